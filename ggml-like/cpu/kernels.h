@@ -1,0 +1,151 @@
+/* kernels.h: the CPU kernel table. One row of functions per instruction set level:
+ *
+ *   ref     plain loops written from the maths: f32 activations, weight = integer * scale in f32
+ *   avx2    AVX2 + FMA + F16C
+ *   avx512  AVX-512 F/BW/DQ/VL + VNNI
+ *
+ * kernels.inc lists every function once; prototypes, the table, `octet info` and the kernel tests
+ * are expansions of it. Rows above ref give the same bits as each other; ref is their yardstick.
+ *
+ * LANES. f32 reductions over a vector of n run in 16 lanes: lane = i mod 16, fma, each lane in
+ * ascending i from +0, then folded 16 -> 8 -> 4 -> 2 -> 1 by adding lane j + half to lane j.
+ *
+ * Kernels cannot fail, allocate nothing, keep no state, and may run on any number of threads as
+ * long as their outputs are disjoint. Pointers are borrowed; inputs are never written. Unless a
+ * comment says otherwise buffers need no alignment and nothing outside [0, n) is read or written. */
+#ifndef OCT_KERNELS_H
+#define OCT_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "q8.h"
+
+typedef enum oct_isa { OCT_ISA_REF, OCT_ISA_AVX2, OCT_ISA_AVX512, OCT_ISA_COUNT } oct_isa;
+
+typedef enum oct_kv_type { OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32 } oct_kv_type;
+
+enum {
+    OCT_KV_LANES = 16,     /* positions stored side by side in the K cache */
+    OCT_ATTN_BLOCK = 128   /* positions whose sums are formed from zero before they are folded */
+};
+
+/* One panel times n_rows activation rows: y[r][lane] as defined in q8.h, overwritten.
+ * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
+ * The panel is 64-byte aligned, the rows too. */
+typedef struct oct_linear_args {
+    const oct_q8_layout *w;
+    const uint8_t *panel;
+    const oct_act_layout *act;
+    const void *const *rows; /* [n_rows] rows written by the same ISA's act_quantise */
+    int64_t n_rows;
+    int64_t first_group;
+    float *y; /* [n_rows][64], 64-byte aligned */
+} oct_linear_args;
+
+/* One block of at most 128 positions of one KV head against one token's query heads of that group.
+ *   s = cap * tanh((q . k) * scale / cap)         q . k: one fma chain over ascending dimension
+ *   p = exp(s - cap)                              no running maximum is needed: s is in [-cap, cap]
+ *   l[h]    += sum of p over the block            16 lanes by position, folded as above
+ *   o[h][i] += sum of p * v[pos][i]               one fma chain over ascending position
+ * The block's sums are formed from zero, then added. cap is in (0, 40].
+ *   k  [n_pos up to 16][head_dim][16 positions]   v  [n_pos][v_stride]
+ * Rows of v are v_stride = head_dim rounded up to 16 elements; the padding is zero. Positions
+ * beyond n_pos in the last group of 16 are read but masked, whatever they hold. */
+typedef struct oct_attn_args {
+    const float *q; /* [n_heads][head_dim], rotated */
+    const void *k, *v;
+    oct_kv_type type;
+    int64_t n_heads, head_dim, v_stride, n_pos;
+    float scale, cap;
+    float *o; /* [n_heads][v_stride] */
+    float *l; /* [n_heads] */
+} oct_attn_args;
+
+/* Dot products of f32 rows with matrix rows, y[r * y_stride + j] = scale * (x_r . w_j) in 16 lanes.
+ * Weights are bf16 (tied head) or f32 (router), widened exactly. */
+typedef struct oct_dot_args {
+    const void *w;    /* [n_out][w_stride] bf16 or f32 */
+    int64_t w_stride; /* in elements */
+    const float *const *rows; /* [n_rows] */
+    int64_t n_rows, n_out, n_in;
+    float scale;
+    float *y;
+    int64_t y_stride;
+} oct_dot_args;
+
+typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
+typedef void oct_k_linear_fn(const oct_linear_args *a);
+typedef void oct_k_attn_fn(const oct_attn_args *a);
+typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
+typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
+/* y[i] = x[i] / sqrt(mean(x^2) + eps) * gamma[i], as (x * r) * gamma with r = 1 / sqrt(sum / n + eps);
+ * add: y[i] += that instead. x and y may be the same buffer. */
+typedef void oct_k_rms_norm_fn(const float *x, const float *gamma, int64_t n, float eps, bool add,
+                               float *y);
+/* y[i] = gelu(gate[i]) * up[i], gelu(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+typedef void oct_k_gelu_mul_fn(const float *gate, const float *up, int64_t n, float *y);
+/* Rotates one head in place: pairs (j, j + n/2), cos and sin [n/2]; x' = x c - y s, y' = y c + x s,
+ * each as fma of one rounded product. */
+typedef void oct_k_rope_fn(float *x, const float *cos, const float *sin, int64_t n);
+/* y[i] = bf16 row widened * scale. */
+typedef void oct_k_embed_fn(const uint16_t *row, int64_t n, float scale, float *y);
+/* y[i] += a * x[i], product rounded before the sum. */
+typedef void oct_k_add_scaled_fn(const float *x, float a, int64_t n, float *y);
+/* y[i] = a[i] + b[i]; y may be a or b. */
+typedef void oct_k_add_fn(const float *a, const float *b, int64_t n, float *y);
+/* Converts n values to the cache's type with an element stride at the destination (16 for K, 1 for
+ * V). Values beyond the type's largest finite one saturate; returns how many did (NaN is kept). */
+typedef int64_t oct_k_kv_store_fn(const float *x, int64_t n, oct_kv_type type, void *dst,
+                                  int64_t dst_stride);
+
+typedef struct oct_kernels {
+    oct_isa isa;
+    const char *name; /* "ref", "avx2", "avx512" */
+#define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
+#include "kernels.inc"
+} oct_kernels;
+
+/* The rows, lowest first. */
+extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
+
+/* Highest level this CPU and operating system can run (CPUID and XCR0). */
+oct_isa oct_isa_detect(void);
+
+/* Level for a CPUID dump; pure, tested on recorded ones. leaf7/leaf1 are {eax, ebx, ecx, edx}. */
+typedef struct oct_cpuid {
+    uint32_t max_leaf;
+    uint32_t leaf1[4], leaf7[4];
+    uint64_t xcr0; /* 0 if OSXSAVE is off */
+} oct_cpuid;
+oct_isa oct_isa_decode(const oct_cpuid *c);
+
+/* "ref", "avx2", "avx512"; false for anything else. */
+bool oct_isa_parse(const char *name, oct_isa *isa);
+
+/* exp and tanh of Octet: the same bits on every CPU and in every kernel row (the vector versions
+ * are the same operations, lane by lane). Largest errors are stated and tested: exp <= 2 ulp on
+ * [-87, 88] (0 below, Inf above), tanh <= 4 ulp. NaN gives NaN. */
+float oct_expf(float x);
+float oct_tanhf(float x);
+/* cos and sin of x, 0 <= x <= 1e6, computed in double from +, -, * alone; error < 1 ulp of float. */
+void oct_sincosf(float x, float *s, float *c);
+
+/* Binary tree of slices, ((0+1)+(2+3))+((4+5)+(6+7)); an odd one moves up unchanged. Fed one slice
+ * at a time in ascending order; level[] holds at most 4 pending partial tiles of n floats each.
+ *   fold.n_done = 0; for each slice: memcpy/compute into oct_fold_next(&fold), oct_fold_push(&fold)
+ *   result: oct_fold_end(&fold) returns a pointer to the n sums (inside levels). */
+typedef struct oct_fold {
+    float *levels; /* [4][n], 64-byte aligned, caller's */
+    int64_t n;
+    int depth;     /* pending tiles */
+    int size[4];   /* slices summed in each pending tile */
+    oct_k_add_fn *add;
+} oct_fold;
+void oct_fold_begin(oct_fold *f, float *levels, int64_t n, oct_k_add_fn *add);
+float *oct_fold_next(oct_fold *f);
+void oct_fold_push(oct_fold *f);
+float *oct_fold_end(oct_fold *f);
+
+#endif

@@ -1,0 +1,94 @@
+/* grok.h: Grok-1-shaped models as data: hyper-parameters, the layouts that follow from them, and
+ * the one list of tensors that the converter writes and the loader checks. */
+#ifndef OCT_GROK_H
+#define OCT_GROK_H
+
+#include "gguf.h"
+#include "q8.h"
+#include "status.h"
+
+#define OCT_GROK_ARCH "octet"
+enum { OCT_GROK_FORMAT = 1, OCT_GROK_MAX_EXPERTS = 64, OCT_GROK_MAX_LAYERS = 4096 };
+
+/* Names as in convert/FORMAT.md; grok_keys.inc ties each to its key in the file. */
+typedef struct oct_grok_config {
+    int64_t n_layers, n_vocab, n_ctx, d_model;
+    int64_t n_q_heads, n_kv_heads, head_dim;
+    int64_t d_ff;
+    int64_t n_experts, n_used; /* 1, 1: dense, no router */
+    int64_t n_slices;
+    int64_t qkv_groups, attn_out_groups, gate_up_groups, down_groups; /* scale groups */
+    int64_t pad_id, eos_id; /* -1: none */
+    float embedding_scale, output_scale, attn_scale, attn_cap, rope_base, norm_eps;
+} oct_grok_config;
+
+/* Checks that the numbers make a model that Octet can run (ranges, divisibility); names the field. */
+OCT_MUST_CHECK oct_status oct_grok_config_check(const oct_grok_config *c, oct_error *err);
+
+/* Largest n <= 8 that divides kv heads and the groups of both inputs-split matrices. */
+int64_t oct_grok_slices(int64_t n_kv_heads, int64_t attn_out_groups, int64_t down_groups);
+
+/* FFN width of xAI's code: floor(w * d) * 2 / 3, rounded up to a multiple of 8. */
+int64_t oct_grok_ffn_size(int64_t d_model, double widening_factor);
+
+/* The tied embedding, bf16[n_slices][slice_rows_pad][d_model]: slice s holds the rows
+ * s * slice_rows ... of the vocabulary; padding rows are zero. */
+typedef struct oct_grok_embedding {
+    int64_t slice_rows;     /* ceil(n_vocab / n_slices) */
+    int64_t slice_rows_pad; /* so that a slice is a multiple of its alignment */
+    size_t align;           /* 4096, or 2 MiB where a slice is larger than 16 MiB */
+} oct_grok_embedding;
+
+typedef struct oct_grok_layouts {
+    oct_q8_layout qkv;      /* parts: query, key, value; slices by KV head with its query heads */
+    oct_q8_layout attn_out; /* inputs split */
+    oct_q8_layout gate_up;  /* parts: gate (`linear`), up (`linear_v`), interleaved; experts */
+    oct_q8_layout down;     /* inputs split; experts */
+    oct_grok_embedding embedding;
+} oct_grok_layouts;
+/* c must have passed oct_grok_config_check. */
+OCT_MUST_CHECK oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l, oct_error *err);
+
+/* What a tensor of the file is. Order within the file: see oct_grok_manifest. */
+typedef enum oct_grok_kind {
+    OCT_GROK_GATE_UP,  /* packed units */
+    OCT_GROK_DOWN,
+    OCT_GROK_QKV,
+    OCT_GROK_ATTN_OUT,
+    OCT_GROK_EMBEDDING,
+    OCT_GROK_ROUTER,   /* f32 [n_experts][d_model] (transposed from the checkpoint) */
+    OCT_GROK_NORM_ATTN_IN, OCT_GROK_NORM_ATTN_OUT, OCT_GROK_NORM_FFN_IN, OCT_GROK_NORM_FFN_OUT,
+    OCT_GROK_NORM_FINAL, /* norms: f32 [d_model] */
+    OCT_GROK_KINDS
+} oct_grok_kind;
+
+typedef struct oct_grok_tensor {
+    oct_grok_kind kind;
+    int64_t layer; /* -1: not of a layer */
+    char name[48];
+    uint32_t dtype; /* enum oct_gguf_dtype; packed units are I8 */
+    int rank;
+    uint64_t ne[4]; /* fastest first; packed units: {unit_stride, n_slices, n_experts} */
+    size_t align;   /* of the tensor in the file */
+} oct_grok_tensor;
+
+/* The model's tensors in file order: those aligned to 2 MiB first, then the rest, each part by layer.
+ * (The tokenizer, an I8 tensor named OCT_GROK_TOKENIZER, follows them if there is one.) *out is
+ * malloc'd; the caller frees it. */
+#define OCT_GROK_TOKENIZER "tokenizer.sentencepiece"
+OCT_MUST_CHECK oct_status oct_grok_manifest(const oct_grok_config *c, const oct_grok_layouts *l,
+                             oct_grok_tensor **out, int64_t *n, oct_error *err);
+
+/* Key "octet.format", "octet.*" of grok_keys.inc: to and from a file. */
+void oct_grok_config_put(const oct_grok_config *c, oct_gguf_writer *w);
+/* Checks architecture, format version, header checksum and the config itself. */
+OCT_MUST_CHECK oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error *err);
+
+/* CHECKSUMS (XXH3, 64 bits). "octet.header_xxh3", u64: of the bytes before the tensor data, its own
+ * eight bytes taken as zero. "octet.tensor_xxh3", u64 array: of every tensor's bytes (without
+ * padding between tensors), in file order. */
+#define OCT_GROK_KEY_HEADER_SUM "octet.header_xxh3"
+#define OCT_GROK_KEY_TENSOR_SUMS "octet.tensor_xxh3"
+uint64_t oct_grok_header_sum(const void *header, size_t n, size_t sum_at);
+
+#endif

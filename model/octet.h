@@ -1,0 +1,142 @@
+/* octet.h: the public interface of liboctet, a runtime for Grok-1-class mixture-of-experts models.
+ *
+ *     oct_model    an open model file: immutable, mapped, shared by any number of sessions
+ *     oct_session  KV caches, threads and buffers: one thread of the caller at a time
+ *     oct_sampler  parameters and random state, owned by the caller
+ *
+ * Functions that can fail return an oct_status and fill an oct_error. Nothing is printed; nothing
+ * ends the process. Strings are UTF-8. Token ids are int32. */
+#ifndef OCT_OCTET_H
+#define OCT_OCTET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OCT_VERSION_TEXT_MAX 32
+OCT_API const char *oct_version(void); /* "0.1.0" */
+
+/* ---- model ---------------------------------------------------------------------------------- */
+
+typedef struct oct_model oct_model;
+
+typedef struct oct_model_info {
+    int64_t n_layers, n_vocab, n_ctx, d_model, n_q_heads, n_kv_heads, head_dim, d_ff;
+    int64_t n_experts, n_experts_used; /* 1, 1 for a dense model */
+    int64_t n_slices;
+    float embedding_scale, output_scale, attn_scale, attn_cap, rope_base, norm_eps;
+    int32_t pad_id, eos_id; /* -1: none */
+    bool has_tokenizer;
+    uint64_t file_bytes, weight_bytes;
+    uint64_t active_bytes; /* weight bytes read for one decoded token */
+    uint64_t fingerprint;  /* checksum of the header: the same for identical files */
+} oct_model_info;
+
+/* Maps a file written by `octet convert`. Reads and checks its header only; weights are paged in
+ * when first used. */
+OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **out, oct_error *err);
+OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
+OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
+
+/* ---- tokenizer ------------------------------------------------------------------------------ */
+
+/* Text to ids as SentencePiece gives them (no BOS is added). n bytes of UTF-8; invalid bytes are an
+ * error that names the offset. *ids is malloc'd; the caller frees it with free(). */
+OCT_API OCT_MUST_CHECK oct_status oct_encode(const oct_model *m, const char *text, size_t n, int32_t **ids,
+                              size_t *n_ids, oct_error *err);
+/* Ids to text as SentencePiece gives it (the dummy prefix is dropped). *text is malloc'd and
+ * NUL-terminated; *n its length. */
+OCT_API OCT_MUST_CHECK oct_status oct_decode(const oct_model *m, const int32_t *ids, size_t n_ids, char **text,
+                              size_t *n, oct_error *err);
+/* The bytes one token adds inside a text (a space for U+2581, one byte for a byte piece, nothing for
+ * a control piece). Returns a pointer owned by the model, *n its length; NULL for an id out of range
+ * or a model without tokenizer. A character may be spread over several tokens. */
+OCT_API const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n);
+
+/* ---- session -------------------------------------------------------------------------------- */
+
+typedef struct oct_session oct_session;
+
+typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
+
+typedef struct oct_session_params {
+    int64_t n_ctx;     /* positions per sequence; 0: the model's */
+    int64_t n_seqs;    /* sequences; 0: 1 */
+    int64_t chunk;     /* tokens evaluated together at most; 0: 512 */
+    int n_threads;     /* 0: one per physical core that this process may use */
+    oct_kv kv;
+    const char *isa;   /* "ref", "avx2", "avx512"; NULL: $OCTET_ISA, else the best */
+    bool blas;         /* f32 products of many rows through OpenBLAS: faster, other bits */
+    const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
+                                   NULL: never */
+} oct_session_params;
+
+/* What a session takes, computed by the code that allocates it. Bytes. */
+typedef struct oct_session_need {
+    uint64_t weights;  /* of the mapped file; page cache, reclaimable */
+    uint64_t kv;
+    uint64_t buffers;  /* activations, scratch */
+    int n_threads;
+    const char *isa;   /* the row that would be chosen */
+    const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota", "asked" */
+} oct_session_need;
+OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
+                                        oct_session_need *need, oct_error *err);
+
+OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
+                                   oct_session **out, oct_error *err);
+OCT_API void oct_session_free(oct_session *s);
+
+/* A batch appends tokens to sequences: token[i] goes to sequence seq[i] at its next position. Any
+ * number of tokens; they are evaluated in chunks. */
+typedef struct oct_batch {
+    int64_t n;
+    const int32_t *token; /* [n] 0..n_vocab-1, not the pad id */
+    const int32_t *seq;   /* [n] 0..n_seqs-1; NULL: all 0 */
+    const uint8_t *want;  /* [n] non-zero: logits wanted after this token; NULL: after the last only */
+} oct_batch;
+
+/* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
+ * anything is computed, except OCT_ERR_CANCELLED and OCT_ERR_NUMERIC (a NaN or Inf logit): then the
+ * sequences hold what was appended by the chunks that finished. The bits of a row depend on the
+ * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
+OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err);
+
+OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
+OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
+
+typedef struct oct_session_stats {
+    uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
+    uint64_t kv_saturated;       /* values that did not fit the KV type */
+    double seconds;              /* inside oct_eval */
+    double max_eval_seconds;
+} oct_session_stats;
+OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
+
+/* ---- sampling ------------------------------------------------------------------------------- */
+
+typedef struct oct_sampler {
+    float temperature; /* <= 0: greedy, the lowest id on ties; top_k, top_p and seed do not matter */
+    int32_t top_k;     /* 0: off */
+    float top_p;       /* >= 1: off; <= 0: one token is kept */
+    uint64_t rng;      /* state; start with any seed */
+} oct_sampler;
+
+/* Draws from logits f32[n]: temperature, then top-k, then top-p (sort ascending, softmax, keep every
+ * logit >= the first whose cumulative probability reaches 1 - top_p), then the softmax of what is
+ * left. scratch: f32[2 n] of the caller. Returns -1 if a logit is NaN or all are -Inf. */
+OCT_API int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float *scratch);
+
+/* ln softmax(logits)[id], in double. */
+OCT_API double oct_logprob(const float *logits, int64_t n, int32_t id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,152 @@
+/* q8.h: the weight type of Octet, "int8, one scale per output channel and per group of inputs",
+ * and the 16-bit activations it is multiplied with. Pure functions; nothing here can fail at run
+ * time, allocates, or keeps state, so everything is thread-safe.
+ *
+ * A matrix W[n_out][n_in] has n_groups equal runs of inputs ("groups"); its value is
+ *     W[o][i] = q[o][i] * scale[i / group_in][o],   q int8 (all of -128..127), scale bf16.
+ *
+ * PACKING. A matrix is stored as units, one for each (expert, slice). Slices cut the outputs
+ * (OCT_SPLIT_OUT: query/key/value, gate/up) or the inputs, always at group borders (OCT_SPLIT_IN:
+ * attention output, down). A unit is a run of panels of 64 output channels:
+ *
+ *     panel = for each group of the unit: ceil(group_in / 4) quads of 256 bytes,
+ *             then for each group of the unit: 64 scales, bf16
+ *     quad  = 64 channels x 4 consecutive inputs, one byte each: q XOR 0x80 ("excess 128")
+ *
+ * Inputs missing in the last quad of a group, and channels missing in the last panel, hold 0x80
+ * (weight zero) with scale zero. The same bytes serve GEMV (sequential stream, no horizontal sums),
+ * VNNI and AMX GEMM (a quad row is a B-tile row) and the GPU (4 inputs in a 32-bit word).
+ *
+ * PARTS. Matrices read by the same input share a unit: its channels come from up to three source
+ * matrices ("parts"), one after the other (query, key, value) or, interleaved, 32 of part 0 beside
+ * 32 of part 1 in every panel (gate, up), so that gelu(gate) * up needs one panel only.
+ *
+ * ACTIVATIONS. Within a group, runs of OCT_Q8_BLOCK inputs (the last may be shorter) are quantised
+ * together: a[i] = round(x[i] / s), |a| <= 32639, s = max|x| / 32639, f32, and a = 256 hi + lo with
+ * both digits int8. 512 is the largest power of two for which a block's dot product fits int32:
+ * 128 * 32639 * 512 < 2^31.
+ *
+ * ORDER OF SUMS (the contract of every integer kernel, any ISA). Per unit, token and channel:
+ *     y = +0
+ *     for each group g of the unit, ascending:
+ *         t = +0
+ *         for each block b of g, ascending:  t = fma((float)isum_b, s_b, t)      isum exact, int32
+ *         y = fma(t, scale[g], y)
+ * Inputs-split matrices then fold the slices' y as a fixed binary tree, see oct_fold in kernels.h.
+ */
+#ifndef OCT_Q8_H
+#define OCT_Q8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    OCT_Q8_PANEL = 64,       /* output channels of a panel */
+    OCT_Q8_QUAD = 4,         /* consecutive inputs stored side by side */
+    OCT_Q8_BLOCK = 512,      /* activations that share a scale, at most */
+    OCT_Q8_ACT_MAX = 32639,  /* largest 16-bit activation: 127 * 256 + 127 */
+    OCT_Q8_ACT_ALIGN = 64,   /* groups of an activation row start at multiples of this */
+    OCT_Q8_MAX_PARTS = 3,
+    OCT_Q8_MAX_SLICES = 8
+};
+
+enum oct_q8_split { OCT_SPLIT_OUT, OCT_SPLIT_IN };
+
+/* Where everything of a packed matrix lies. The first block is filled by the caller, the second by
+ * oct_q8_layout_init. */
+typedef struct oct_q8_layout {
+    int64_t n_experts;                   /* 1 for matrices that are not experts */
+    int64_t n_slices;                    /* 1..8 */
+    int64_t n_in;                        /* inputs, all slices together */
+    int64_t n_groups;                    /* scale groups along n_in */
+    int64_t part_out[OCT_Q8_MAX_PARTS];  /* output channels of each part, all slices together */
+    int n_parts;
+    bool interleave;  /* two parts, 32 + 32 channels in a panel */
+    enum oct_q8_split split;
+
+    int64_t n_out;        /* logical channels of all parts */
+    int64_t group_in;     /* inputs of a group */
+    int64_t group_quads;  /* ceil(group_in / 4) */
+    int64_t unit_out;     /* logical channels of a unit */
+    int64_t unit_groups;  /* groups of a unit */
+    int64_t n_panels;     /* panels of a unit */
+    size_t panel_bytes;
+    size_t unit_bytes;  /* n_panels * panel_bytes, without alignment padding */
+    size_t unit_align;  /* 4096, or 2 MiB where a unit is larger than 16 MiB */
+    size_t unit_stride; /* unit_bytes rounded up to unit_align */
+} oct_q8_layout;
+
+/* Fills the derived fields. Returns NULL, or what is wrong with the given ones (a static string).
+ * Sizes that do not fit size_t are refused. Safe for untrusted numbers. */
+const char *oct_q8_layout_init(oct_q8_layout *l);
+
+/* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice). */
+size_t oct_q8_unit_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
+
+/* The source of lane 0..63 of a panel: part and channel (0..part_out-1, counted over all slices).
+ * Returns false for a padding lane. */
+bool oct_q8_lane(const oct_q8_layout *l, int64_t slice, int64_t panel, int lane, int *part,
+                 int64_t *channel);
+
+/* A checkpoint matrix: w[n_in][ld], scales[n_groups][ld]; column = output channel. */
+typedef struct oct_q8_source {
+    const int8_t *w;         /* borrowed; row stride ld */
+    const uint16_t *scales;  /* bf16 bits, borrowed, may be unaligned; row stride ld */
+    int64_t ld;              /* columns: output channels of the part */
+} oct_q8_source;
+
+/* Packs one unit from its parts (src[n_parts], each the whole matrix of one expert), padding
+ * included: writes exactly unit_stride bytes to out. */
+void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *out);
+
+/* Compares a packed unit with its source, integer by integer and scale by scale, padding too.
+ * Returns true if they are equal. Written apart from oct_q8_pack: it walks the source. */
+bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
+                   const uint8_t *unit);
+
+/* Weight and scale of unit-local channel o (0..unit_out-1; interleaved parts as stored, part 0 then
+ * part 1 for interleave: use oct_q8_lane to name it) at unit-local input. For tests, export, info. */
+int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+                     int64_t unit_in);
+uint16_t oct_q8_scale(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+                      int64_t unit_group);
+
+/* Symmetric quantisation of w[n_in][n_out] (f32, row stride n_out) in n_groups groups of inputs:
+ * scale = bf16(max|w| / 127) rounded so that no integer leaves -127..127, q = round(w / scale).
+ * q[n_in][n_out], scales[n_groups][n_out] (bf16 bits). NaN or Inf: returns false, outputs undefined. */
+bool oct_q8_quantise(const float *w, int64_t n_in, int64_t n_out, int64_t n_groups, int8_t *q,
+                     uint16_t *scales);
+
+/* w[n_in][n_out] = q * scale in f32. */
+void oct_q8_dequantise(const int8_t *q, const uint16_t *scales, int64_t n_in, int64_t n_out,
+                       int64_t n_groups, float *w);
+
+/* Error of an approximation, accumulated over any number of calls; start from zero. */
+typedef struct oct_q8_error {
+    double sum_sq_err, sum_sq_ref, max_abs;
+    int64_t n;
+} oct_q8_error;
+void oct_q8_error_add(oct_q8_error *e, const float *ref, const float *approx, int64_t n);
+double oct_q8_error_rel(const oct_q8_error *e); /* sqrt(sum_sq_err / sum_sq_ref), 0 if both are 0 */
+
+/* How a row of n_in activations is cut for a weight layout. Offsets are in bytes from the row's
+ * start; what the digit area holds is the business of the kernel row that wrote it. */
+typedef struct oct_act_layout {
+    int64_t n_in, n_groups, group_in;
+    int64_t group_pad;     /* group_in rounded up to OCT_Q8_ACT_ALIGN; padding is zero */
+    int64_t group_blocks;  /* ceil(group_in / OCT_Q8_BLOCK) */
+    int64_t n_blocks;      /* n_groups * group_blocks */
+    size_t sums_at;        /* int32[2][n_blocks]; scales, f32[n_blocks], are at 0 */
+    size_t digits_at;      /* n_groups * group_pad * 2 bytes, 64-byte aligned */
+    size_t bytes;          /* of a row, a multiple of 64; also enough for f32[n_in] (the ref row) */
+} oct_act_layout;
+void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups);
+
+/* Plain reference of the activation quantiser: a[n_in] and scale[n_blocks]. Rule: m = max|x| of the
+ * block. m == 0 or m < 1e-30: s = 0, a = 0. m is NaN or Inf: s = NaN, a = 0 (so that the outputs
+ * are NaN). Else s = m / 32639 and a = rint(x * (32639 / m)), in f32, rounded to nearest even,
+ * clamped to +-32639. */
+void oct_act_quantise_ref(const oct_act_layout *l, const float *x, int16_t *a, float *scale);
+
+#endif
