@@ -1,0 +1,101 @@
+/* cli.h: what the subcommands of `octet` share: options, messages, signals, output, reading files.
+ * One process, one command, so state lives in file-local variables; call from the main thread. */
+#ifndef OCT_CLI_H
+#define OCT_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "octet.h"
+
+enum {
+    OCT_EXIT_OK = 0,
+    OCT_EXIT_ERROR = 1,       /* the work could not be done; one line on stderr says why */
+    OCT_EXIT_USAGE = 2,       /* the command line makes no sense */
+    OCT_EXIT_INTERRUPTED = 130 /* Ctrl-C; 128 + signal for SIGTERM and SIGHUP */
+};
+
+/* ---- messages (stderr, one line, control characters replaced) ----------------------------------- */
+
+void oct_cli_error(const char *fmt, ...) OCT_PRINTF(1, 2);   /* "octet: ..." */
+void oct_cli_warning(const char *fmt, ...) OCT_PRINTF(1, 2); /* "octet: warning: ..." */
+/* Reports *err and returns the exit code that fits: interrupted if it was cancelled. */
+int oct_cli_fail(const oct_error *err);
+
+/* ---- options ----------------------------------------------------------------------------------- */
+
+/* Each option is one row: how it is spelt, where its value goes, what is allowed, what it means.
+ * The parser, its error messages and --help are made from the rows. */
+typedef enum oct_opt_kind {
+    OCT_OPT_FLAG,   /* bool: set to true */
+    OCT_OPT_INT,    /* int64_t within lo..hi (whole numbers up to 2^53) */
+    OCT_OPT_REAL,   /* double within lo..hi; never NaN */
+    OCT_OPT_U64,    /* uint64_t, any */
+    OCT_OPT_TEXT,   /* const char *, points into argv */
+    OCT_OPT_CHOICE  /* int: index into the names "a|b|c" given as arg */
+} oct_opt_kind;
+
+typedef struct oct_opt {
+    char letter;      /* 0: none */
+    const char *name; /* long spelling; NULL: none */
+    oct_opt_kind kind;
+    void *value;
+    const char *arg;  /* name of the argument in --help; the choices for OCT_OPT_CHOICE */
+    const char *help; /* one or more lines, separated by \n */
+    double lo, hi;
+    bool *given;      /* set to true when the option was used; may be NULL */
+} oct_opt;
+
+typedef struct oct_cli {
+    const char *name;     /* of the command: "run" */
+    const char *synopsis; /* what follows "octet run " in the usage line */
+    const char *about;    /* paragraph; may have several lines */
+    const oct_opt *opts;
+    int n_opts;
+    const char *notes;    /* after the options: what else to know, then examples; may be NULL */
+    int max_args;         /* arguments allowed that are not options */
+} oct_cli;
+
+/* Reads argv[1..] (argv[0] is the command's name) into the rows' values. Returns -1 to go on, or an
+ * exit code: after --help (printed on stdout), or after a usage error (one line on stderr).
+ * Arguments that are not options are moved to argv[*first_arg..argc-1]; first_arg may be NULL if
+ * max_args is 0. */
+int oct_cli_parse(const oct_cli *cli, int argc, char **argv, int *first_arg);
+
+/* The name of the list that is most like `word`, NULL if none is near. For "did you mean". */
+const char *oct_cli_nearest(const char *word, const char *const *names, int n);
+
+/* ---- signals ----------------------------------------------------------------------------------- */
+
+/* SIGINT, SIGTERM and SIGHUP raise the cancel flag once; the second one removes the temporary file
+ * and ends the process at once. SIGPIPE is ignored (writes fail with EPIPE). */
+void oct_cli_signals(void);
+const volatile int *oct_cli_cancel_flag(void); /* non-zero once a signal came */
+void oct_cli_cancel_reset(void);               /* for conversations: the signal has been dealt with */
+int oct_cli_interrupt_code(void);              /* 128 + the signal that came */
+/* File to remove when a second signal ends the process; NULL: none. The path is copied. */
+void oct_cli_temp_file(const char *path);
+
+/* ---- output (stdout) ---------------------------------------------------------------------------- */
+
+/* Writes and flushes. False once stdout is closed or full: stop working then and return
+ * oct_cli_out_end(). */
+bool oct_cli_out(const char *text, size_t n);
+bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
+/* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
+ * what it wanted), or ERROR with a message when writing failed otherwise. */
+int oct_cli_out_end(void);
+
+/* ---- input, numbers, time ----------------------------------------------------------------------- */
+
+/* A whole file, or stdin for "-". *text is malloc'd and NUL-terminated, *n without the NUL. Refuses
+ * directories and more than max_bytes. Interrupted by the cancel flag. */
+OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n, oct_error *err);
+double oct_cli_seconds(void); /* monotonic clock */
+uint64_t oct_cli_random(void);
+/* "1.5 GiB" into buf; returns buf. */
+const char *oct_cli_bytes(uint64_t n, char buf[24]);
+
+#endif
