@@ -1,0 +1,86 @@
+/* math.c: scalar exp, tanh, gelu, sin and cos of Octet. Steps and constants: oct_math.h. */
+#include <math.h>
+
+#include "f16.h"
+#include "kernels.h"
+#include "oct_math.h"
+
+float oct_expf(float x)
+{
+    float k = fmaf(x, OCT_EXP_LOG2E, OCT_EXP_ROUND);
+    float n = k - OCT_EXP_ROUND;
+    float r = fmaf(n, -OCT_EXP_LN2_HI, x);
+    r = fmaf(n, -OCT_EXP_LN2_LO, r);
+    float p = OCT_EXP_C6;
+    p = fmaf(p, r, OCT_EXP_C5);
+    p = fmaf(p, r, OCT_EXP_C4);
+    p = fmaf(p, r, OCT_EXP_C3);
+    p = fmaf(p, r, OCT_EXP_C2);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    float y = p * oct_f32_of_bits((oct_f32_bits(k) + 127u) << 23);
+    y = x < OCT_EXP_MIN ? 0.0f : y;
+    return x > OCT_EXP_MAX ? INFINITY : y;
+}
+
+float oct_tanhf(float x)
+{
+    float a = fabsf(x);
+    float z = a * a;
+    float p = OCT_TANH_C11;
+    p = fmaf(p, z, OCT_TANH_C9);
+    p = fmaf(p, z, OCT_TANH_C7);
+    p = fmaf(p, z, OCT_TANH_C5);
+    p = fmaf(p, z, OCT_TANH_C3);
+    float small = fmaf(p * z, a, a);
+    float large = 1.0f - 2.0f / (oct_expf(2.0f * a) + 1.0f);
+    return copysignf(a < OCT_TANH_SMALL ? small : large, x);
+}
+
+float oct_geluf(float x)
+{
+    float t = fmaf(x * x, OCT_GELU_CUBIC, OCT_GELU_LINEAR);
+    float e = oct_expf(-(x * t));
+    return x / (e + 1.0f);
+}
+
+/* pi/2 in three parts; k * HI and k * MID are exact for |k| < 2^20. */
+static const double PIO2_HI = 0x1.921fb544p+0;
+static const double PIO2_MID = 0x1.0b4611a6p-34;
+static const double PIO2_LO = 0x1.3198a2e037073p-69;
+static const double TWO_OVER_PI = 0x1.45f306dc9c883p-1;
+static const double ROUND = 0x1.8p+52; /* adding and subtracting it rounds to an integer */
+
+static double sin_poly(double r, double z)
+{
+    double p = -0x1.a9fcc4020a412p-26;
+    p = p * z + 0x1.71d949f67d4eep-19;
+    p = p * z - 0x1.a019fd19bad0fp-13;
+    p = p * z + 0x1.1111110f9d7b4p-7;
+    p = p * z - 0x1.5555555555090p-3;
+    return r + r * (z * p);
+}
+
+static double cos_poly(double z)
+{
+    double p = 0x1.1c68d4f781f64p-29;
+    p = p * z - 0x1.27e22860b4440p-22;
+    p = p * z + 0x1.a019ff0992eb3p-16;
+    p = p * z - 0x1.6c16c16b42384p-10;
+    p = p * z + 0x1.55555555553f8p-5;
+    return 1.0 + z * (z * p - 0.5);
+}
+
+void oct_sincosf(float x, float *s, float *c)
+{
+    double d = (double)x;
+    double k = d * TWO_OVER_PI + ROUND - ROUND;
+    double r = ((d - k * PIO2_HI) - k * PIO2_MID) - k * PIO2_LO;
+    double z = r * r;
+    double sine = sin_poly(r, z), cosine = cos_poly(z);
+    unsigned quadrant = (unsigned)(int64_t)k & 3u;
+    double sin_x = quadrant & 1u ? cosine : sine;
+    double cos_x = quadrant & 1u ? sine : cosine;
+    *s = (float)(quadrant & 2u ? -sin_x : sin_x);
+    *c = (float)(quadrant == 1u || quadrant == 2u ? -cos_x : cos_x);
+}
