@@ -14,6 +14,14 @@ extern "C" {
 #include "tokenizer.h"
 }
 
+// Exported by the library, declared in none of its installed headers. Without it the library writes
+// to stderr what it also returns as a status.
+namespace sentencepiece {
+namespace logging {
+void SetMinLogLevel(int level);
+}
+} // namespace sentencepiece
+
 struct oct_spm {
     sentencepiece::SentencePieceProcessor spm;
     std::vector<std::string> bytes; // per id: what it adds inside a text
@@ -81,6 +89,7 @@ oct_status oct_spm_new(const void *bytes, size_t n, oct_spm **out, oct_error *er
 {
     *out = nullptr;
     return guarded(err, "tokenizer", [&]() -> oct_status {
+        sentencepiece::logging::SetMinLogLevel(4); // above "fatal"
         std::unique_ptr<oct_spm> t(new oct_spm);
         const auto status =
             t->spm.LoadFromSerializedProto(absl::string_view(static_cast<const char *>(bytes), n));

@@ -1,0 +1,28 @@
+#include "comm.h"
+
+#include <string.h>
+
+/* The sum over one rank is what it has. */
+static oct_status local_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
+{
+    (void)c, (void)x, (void)n, (void)err;
+    return OCT_OK;
+}
+
+static oct_status local_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
+{
+    (void)c, (void)err;
+    memcpy(all, mine, bytes);
+    return OCT_OK;
+}
+
+static void local_free(oct_comm *c)
+{
+    (void)c;
+}
+
+oct_comm *oct_comm_local(void)
+{
+    static oct_comm local = {0, 1, local_fold, local_gather, local_free};
+    return &local;
+}

@@ -1,0 +1,264 @@
+#include "graph.h"
+
+#include <string.h>
+
+const char *oct_op_name(oct_op op)
+{
+    static const char *const names[OCT_OP_COUNT] = {
+        [OCT_OP_EMBED] = "embed",         [OCT_OP_NORM] = "norm",
+        [OCT_OP_ADD_NORM] = "add_norm",   [OCT_OP_QUANTISE] = "quantise",
+        [OCT_OP_LINEAR] = "linear",       [OCT_OP_ROPE_STORE] = "rope_store",
+        [OCT_OP_ATTENTION] = "attention", [OCT_OP_ROUTE] = "route",
+        [OCT_OP_EXPERTS] = "experts",     [OCT_OP_COMBINE] = "combine",
+        [OCT_OP_FOLD_RANKS] = "fold_ranks", [OCT_OP_SELECT] = "select",
+        [OCT_OP_HEAD] = "head",
+    };
+    return (unsigned)op < OCT_OP_COUNT ? names[op] : "?";
+}
+
+void oct_graph_init(oct_graph *g, int64_t rows)
+{
+    memset(g, 0, sizeof *g);
+    g->rows = rows;
+    g->layer = -1;
+}
+
+void oct_graph_free(oct_graph *g)
+{
+    oct_arena_free(&g->arena);
+    memset(g, 0, sizeof *g);
+}
+
+oct_status oct_graph_status(const oct_graph *g, oct_error *err)
+{
+    return g->status == OCT_OK ? OCT_OK : oct_fail(err, g->status, "%s", g->error.text);
+}
+
+static void stick(oct_graph *g, oct_status status, const char *what)
+{
+    if (g->status == OCT_OK)
+        g->status = oct_fail(&g->error, status, "graph: layer %lld, node %d: %s", (long long)g->layer,
+                             g->n_nodes, what);
+}
+
+static void *alloc(oct_graph *g, size_t bytes)
+{
+    void *p = g->status == OCT_OK ? oct_arena_alloc(&g->arena, bytes) : NULL;
+    if (!p)
+        stick(g, OCT_ERR_MEMORY, "out of memory");
+    return p;
+}
+
+/* The arena cannot resize: nodes move to twice the room and the old room is forgotten. */
+static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *in1, oct_tensor *out)
+{
+    if (g->n_nodes == g->cap_nodes) {
+        int cap = g->cap_nodes ? 2 * g->cap_nodes : 64;
+        oct_node *nodes = alloc(g, (size_t)cap * sizeof *nodes);
+        if (!nodes)
+            return NULL;
+        if (g->n_nodes)
+            memcpy(nodes, g->nodes, (size_t)g->n_nodes * sizeof *nodes);
+        g->nodes = nodes;
+        g->cap_nodes = cap;
+    }
+    int at = g->n_nodes++;
+    oct_node *n = &g->nodes[at];
+    *n = (oct_node){.op = op, .in = {in0, in1}, .out = out, .layer = g->layer};
+    oct_tensor *used[3] = {in0, in1, out};
+    for (int i = 0; i < 3; i++)
+        if (used[i])
+            used[i]->last = at;
+    return n;
+}
+
+/* An activation that the next node writes. */
+static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype, int64_t rows,
+                              int64_t cols)
+{
+    oct_tensor *t = alloc(g, sizeof *t);
+    if (!t)
+        return NULL;
+    t->name = name;
+    t->dtype = dtype;
+    t->rows = rows;
+    t->cols = cols;
+    t->row_bytes = (size_t)cols * (dtype == OCT_ROUTES ? 8 : 4);
+    t->first = t->last = g->n_nodes;
+    t->next = g->activations;
+    g->activations = t;
+    return t;
+}
+
+oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *table, float scale)
+{
+    oct_tensor *out = activation(g, "h", OCT_F32, g->rows, table->cols);
+    oct_node *n = out ? add_node(g, OCT_OP_EMBED, NULL, NULL, out) : NULL;
+    if (!n)
+        return NULL;
+    n->table = table;
+    n->scale = scale;
+    return out;
+}
+
+static bool norm_fits(oct_graph *g, const oct_tensor *x, const oct_tensor *gamma)
+{
+    if (!x || !gamma)
+        return false;
+    if (x->cols != gamma->cols || gamma->dtype != OCT_F32)
+        stick(g, OCT_ERR_SHAPE, "norm: input and scale differ in width");
+    return g->status == OCT_OK;
+}
+
+oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma, float eps)
+{
+    if (!norm_fits(g, x, gamma))
+        return NULL;
+    oct_tensor *out = activation(g, "norm", OCT_F32, x->rows, x->cols);
+    oct_node *n = out ? add_node(g, OCT_OP_NORM, x, NULL, out) : NULL;
+    if (!n)
+        return NULL;
+    n->w[0] = gamma;
+    n->eps = eps;
+    return out;
+}
+
+void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma, float eps)
+{
+    if (!sum || !norm_fits(g, x, gamma))
+        return;
+    oct_node *n = add_node(g, OCT_OP_ADD_NORM, x, NULL, sum);
+    if (!n)
+        return;
+    n->w[0] = gamma;
+    n->eps = eps;
+}
+
+oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_q8_layout *w)
+{
+    if (!x)
+        return NULL;
+    if (x->cols != w->n_in)
+        stick(g, OCT_ERR_SHAPE, "quantise: the input is not as wide as the weights");
+    oct_tensor *out = activation(g, "act", OCT_ACT, x->rows, x->cols);
+    if (!out || !add_node(g, OCT_OP_QUANTISE, x, NULL, out))
+        return NULL;
+    oct_act_layout_init(&out->act, w->n_in, w->n_groups);
+    out->row_bytes = out->act.bytes;
+    return out;
+}
+
+/* Activations made for one matrix serve another with the same inputs and groups. */
+static bool act_fits(oct_graph *g, const oct_tensor *act, const oct_tensor *w)
+{
+    if (!act || !w)
+        return false;
+    if (act->dtype != OCT_ACT || w->dtype != OCT_Q8 || act->act.n_in != w->q8->n_in ||
+        act->act.n_groups != w->q8->n_groups)
+        stick(g, OCT_ERR_SHAPE, "activations are not quantised for these weights");
+    return g->status == OCT_OK;
+}
+
+oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_tensor *w)
+{
+    if (!act_fits(g, act, w))
+        return NULL;
+    oct_tensor *out = activation(g, "linear", OCT_F32, act->rows, w->q8->n_out);
+    oct_node *n = out ? add_node(g, OCT_OP_LINEAR, act, NULL, out) : NULL;
+    if (!n)
+        return NULL;
+    n->w[0] = w;
+    return out;
+}
+
+void oct_graph_rope_store(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a)
+{
+    if (!qkv)
+        return;
+    if (qkv->cols != (a->n_q_heads + 2 * a->n_kv_heads) * a->head_dim)
+        stick(g, OCT_ERR_SHAPE, "attention: the projection's width is not that of the heads");
+    oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_ROPE_STORE, qkv, NULL, qkv) : NULL;
+    if (n)
+        n->attn = a;
+}
+
+oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a)
+{
+    if (!qkv)
+        return NULL;
+    oct_tensor *out = activation(g, "attention", OCT_F32, qkv->rows, a->n_q_heads * a->head_dim);
+    oct_node *n = out ? add_node(g, OCT_OP_ATTENTION, qkv, NULL, out) : NULL;
+    if (!n)
+        return NULL;
+    n->attn = a;
+    return out;
+}
+
+oct_tensor *oct_graph_route(oct_graph *g, oct_tensor *x, const oct_tensor *router, int64_t n_used)
+{
+    if (!x)
+        return NULL;
+    if (x->cols != router->cols || n_used < 1 || n_used > router->rows)
+        stick(g, OCT_ERR_SHAPE, "router: width or number of experts does not fit");
+    oct_tensor *out = activation(g, "routes", OCT_ROUTES, x->rows, n_used);
+    oct_node *n = out ? add_node(g, OCT_OP_ROUTE, x, NULL, out) : NULL;
+    if (!n)
+        return NULL;
+    n->w[0] = router;
+    n->n_used = n_used;
+    return out;
+}
+
+oct_tensor *oct_graph_experts(oct_graph *g, oct_tensor *act, oct_tensor *routes, int64_t n_used,
+                              const oct_tensor *gate_up, const oct_tensor *down)
+{
+    if (!act_fits(g, act, gate_up))
+        return NULL;
+    if (gate_up->q8->n_out != 2 * down->q8->n_in || gate_up->q8->n_experts != down->q8->n_experts)
+        stick(g, OCT_ERR_SHAPE, "experts: gate/up and down do not fit each other");
+    oct_tensor *out = activation(g, "slots", OCT_F32, act->rows * n_used, down->q8->n_out);
+    oct_node *n = out ? add_node(g, OCT_OP_EXPERTS, act, routes, out) : NULL;
+    if (!n)
+        return NULL;
+    n->w[0] = gate_up;
+    n->w[1] = down;
+    n->n_used = n_used;
+    return out;
+}
+
+oct_tensor *oct_graph_combine(oct_graph *g, oct_tensor *slots, oct_tensor *routes, int64_t n_used)
+{
+    if (!slots || !routes)
+        return NULL;
+    oct_tensor *out = activation(g, "moe", OCT_F32, slots->rows / n_used, slots->cols);
+    oct_node *n = out ? add_node(g, OCT_OP_COMBINE, slots, routes, out) : NULL;
+    if (!n)
+        return NULL;
+    n->n_used = n_used;
+    return out;
+}
+
+void oct_graph_fold_ranks(oct_graph *g, oct_tensor *x)
+{
+    if (x)
+        add_node(g, OCT_OP_FOLD_RANKS, NULL, NULL, x);
+}
+
+oct_tensor *oct_graph_select(oct_graph *g, oct_tensor *x)
+{
+    oct_tensor *out = x ? activation(g, "selected", OCT_F32, x->rows, x->cols) : NULL;
+    return out && add_node(g, OCT_OP_SELECT, x, NULL, out) ? out : NULL;
+}
+
+void oct_graph_head(oct_graph *g, oct_tensor *x, const oct_table *table, float scale)
+{
+    if (!x)
+        return;
+    if (x->cols != table->cols)
+        stick(g, OCT_ERR_SHAPE, "head: the input is not as wide as the embedding");
+    oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_HEAD, x, NULL, NULL) : NULL;
+    if (!n)
+        return;
+    n->table = table;
+    n->scale = scale;
+}

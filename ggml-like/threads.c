@@ -1,0 +1,175 @@
+#include "threads.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Spins before sleeping: about 50 us, longer than any barrier takes when all threads have a core of
+ * their own, shorter than a scheduler's slice when they do not. */
+enum { SPINS = 1500 };
+
+/* A word that threads wait on until it changes. */
+typedef struct gate {
+    _Alignas(64) _Atomic uint32_t word;
+    _Atomic uint32_t sleepers;
+} gate;
+
+struct oct_team {
+    gate start;   /* word: runs begun */
+    gate barrier; /* word: barriers passed */
+    _Alignas(64) _Atomic int waiting; /* threads at the current barrier */
+    int n_threads, n_started;
+    _Atomic int quit;
+    oct_team_fn *fn;
+    void *ctx;
+    pthread_t *thread; /* [n_threads], 0 unused */
+};
+
+typedef struct starter {
+    oct_team *team;
+    int thread;
+} starter;
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void gate_wait(gate *g, uint32_t seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&g->word, memory_order_acquire) != seen)
+            return;
+        pause_cpu();
+    }
+    atomic_fetch_add(&g->sleepers, 1);
+    while (atomic_load(&g->word) == seen)
+        syscall(SYS_futex, &g->word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&g->sleepers, 1);
+}
+
+static void gate_open(gate *g)
+{
+    atomic_fetch_add(&g->word, 1);
+    if (atomic_load(&g->sleepers) > 0)
+        syscall(SYS_futex, &g->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void oct_team_barrier(oct_team *t)
+{
+    if (t->n_threads == 1)
+        return;
+    uint32_t seen = atomic_load_explicit(&t->barrier.word, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&t->waiting, 1, memory_order_acq_rel) == t->n_threads - 1) {
+        atomic_store_explicit(&t->waiting, 0, memory_order_relaxed);
+        gate_open(&t->barrier);
+    } else {
+        gate_wait(&t->barrier, seen);
+    }
+}
+
+static void *worker(void *arg)
+{
+    starter s = *(starter *)arg;
+    free(arg);
+    uint32_t seen = 0;
+    for (;;) {
+        gate_wait(&s.team->start, seen++);
+        if (atomic_load(&s.team->quit))
+            return NULL;
+        s.team->fn(s.team->ctx, s.thread, s.team->n_threads);
+        oct_team_barrier(s.team);
+    }
+}
+
+static oct_status start_worker(oct_team *t, int i, oct_error *err)
+{
+    starter *s = malloc(sizeof *s);
+    if (!s)
+        return oct_fail(err, OCT_ERR_MEMORY, "threads: out of memory");
+    *s = (starter){t, i};
+    int e = pthread_create(&t->thread[i], NULL, worker, s);
+    if (e) {
+        free(s);
+        return oct_fail(err, OCT_ERR_MEMORY, "threads: cannot start thread %d of %d: %s", i + 1,
+                        t->n_threads, strerror(e));
+    }
+    t->n_started = i + 1;
+    return OCT_OK;
+}
+
+oct_status oct_team_new(int n_threads, oct_team **out, oct_error *err)
+{
+    *out = NULL;
+    if (n_threads < 1 || n_threads > OCT_MAX_THREADS)
+        return oct_fail(err, OCT_ERR_ARG, "threads: %d asked for, expected 1..%d", n_threads,
+                        OCT_MAX_THREADS);
+    oct_team *t = aligned_alloc(64, sizeof *t);
+    pthread_t *ids = calloc((size_t)n_threads, sizeof *ids);
+    if (!t || !ids) {
+        free(t);
+        free(ids);
+        return oct_fail(err, OCT_ERR_MEMORY, "threads: out of memory");
+    }
+    memset(t, 0, sizeof *t);
+    t->n_threads = n_threads;
+    t->n_started = 1;
+    t->thread = ids;
+
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    oct_status status = OCT_OK;
+    for (int i = 1; i < n_threads && status == OCT_OK; i++)
+        status = start_worker(t, i, err);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status != OCT_OK) {
+        oct_team_free(t);
+        return status;
+    }
+    *out = t;
+    return OCT_OK;
+}
+
+void oct_team_free(oct_team *t)
+{
+    if (!t)
+        return;
+    atomic_store(&t->quit, 1);
+    gate_open(&t->start);
+    for (int i = 1; i < t->n_started; i++)
+        pthread_join(t->thread[i], NULL);
+    free(t->thread);
+    free(t);
+}
+
+int oct_team_size(const oct_team *t)
+{
+    return t->n_threads;
+}
+
+void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx)
+{
+    t->fn = fn;
+    t->ctx = ctx;
+    if (t->n_threads > 1)
+        gate_open(&t->start);
+    fn(ctx, 0, t->n_threads);
+    oct_team_barrier(t);
+}
+
+void oct_team_range(int64_t n, int thread, int n_threads, int64_t *first, int64_t *end)
+{
+    int64_t each = n / n_threads, more = n % n_threads;
+    *first = thread * each + (thread < more ? thread : more);
+    *end = *first + each + (thread < more);
+}

@@ -1,0 +1,33 @@
+/* threads.h: a team of threads that run one function together, and their barrier.
+ *
+ * The caller of oct_team_run is thread 0. Between runs the others sleep; inside a run they spin for
+ * a moment at barriers before they sleep, so that short phases cost little and an idle or
+ * oversubscribed machine is left alone. */
+#ifndef OCT_THREADS_H
+#define OCT_THREADS_H
+
+#include <stdint.h>
+
+#include "status.h"
+
+enum { OCT_MAX_THREADS = 1024 };
+
+typedef struct oct_team oct_team;
+
+/* n_threads 1..OCT_MAX_THREADS. Signals are blocked in the new threads. */
+OCT_MUST_CHECK oct_status oct_team_new(int n_threads, oct_team **out, oct_error *err);
+void oct_team_free(oct_team *t); /* NULL is fine; not from inside a run */
+int oct_team_size(const oct_team *t);
+
+/* Calls fn(ctx, thread, n_threads) on every thread and returns when all have returned. One caller at
+ * a time. */
+typedef void oct_team_fn(void *ctx, int thread, int n_threads);
+void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx);
+
+/* Inside a run, by every thread: waits for all. What was written before is visible after. */
+void oct_team_barrier(oct_team *t);
+
+/* The part of 0..n-1 that belongs to a thread: contiguous, sizes differ by at most one. */
+void oct_team_range(int64_t n, int thread, int n_threads, int64_t *first, int64_t *end);
+
+#endif
