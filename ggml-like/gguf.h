@@ -54,7 +54,7 @@ const char *oct_gguf_key_at(const oct_gguf *g, int64_t i, uint32_t *type, uint32
                             uint64_t *n);
 bool oct_gguf_has(const oct_gguf *g, const char *key);
 
-/* Typed lookups. Missing key or another type: an error that names key, expected, found. Integers of
+/* Typed lookups (an array's data may be unaligned). Missing key or another type: an error that names key, expected, found. Integers of
  * any width and sign convert if the value fits. Strings: NUL-terminated copy owned by the file; a
  * string with NUL inside is refused when the file is opened. */
 OCT_MUST_CHECK oct_status oct_gguf_get_u64(const oct_gguf *g, const char *key, uint64_t *v, oct_error *err);
@@ -86,6 +86,9 @@ int64_t oct_gguf_put_tensor(oct_gguf_writer *w, const char *name, uint32_t dtype
  * exceeds what the format's own padding gives), and for every tensor its offset in the file. */
 OCT_MUST_CHECK oct_status oct_gguf_writer_header(oct_gguf_writer *w, uint64_t data_alignment, void **bytes,
                                   size_t *n, uint64_t *offsets, oct_error *err);
+/* Where oct_gguf_writer_header puts the first value byte of a key already added: offset in the file
+ * (for checksums, filled in last); 0: no such key. */
+uint64_t oct_gguf_writer_value_offset(const oct_gguf_writer *w, const char *key);
 /* Bytes of a tensor of this type and shape; false if it cannot be computed (overflow, block size). */
 bool oct_gguf_tensor_bytes(uint32_t dtype, int rank, const uint64_t *ne, uint64_t *bytes);
 
