@@ -1,0 +1,244 @@
+/* q8.c: packing of int8 matrices into units (see q8.h for the format). */
+#include "q8.h"
+
+#include <string.h>
+
+#include "f16.h"
+
+enum {
+    QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
+    SCALES_BYTES = OCT_Q8_PANEL * 2, /* of one group of a panel */
+    HALF = OCT_Q8_PANEL / 2,         /* channels of each interleaved part in a panel */
+    ZERO = 0x80,                     /* weight zero as stored */
+    BLOCK_PANELS = 16,               /* panels filled side by side: as many streams of writes */
+    SMALL_ALIGN = 4096,
+    LARGE_ALIGN = 2 << 20
+};
+static const size_t LARGE_UNIT = (size_t)16 << 20;
+
+static const char *check_parts(const oct_q8_layout *l)
+{
+    if (l->n_parts < 1 || l->n_parts > OCT_Q8_MAX_PARTS)
+        return "the number of parts is not 1..3";
+    for (int p = 0; p < l->n_parts; p++) {
+        if (l->part_out[p] < 1 || l->part_out[p] > INT64_MAX / 16)
+            return "a part has no output channels, or too many";
+        if (l->split == OCT_SPLIT_OUT && l->part_out[p] % l->n_slices != 0)
+            return "output channels cannot be cut into that many slices";
+    }
+    if (l->interleave && (l->n_parts != 2 || l->part_out[0] != l->part_out[1]))
+        return "only two parts of equal size can be interleaved";
+    return NULL;
+}
+
+static const char *check_given(const oct_q8_layout *l)
+{
+    if (l->n_experts < 1)
+        return "the number of experts is not positive";
+    if (l->n_slices < 1 || l->n_slices > OCT_Q8_MAX_SLICES)
+        return "the number of slices is not 1..8";
+    if (l->split != OCT_SPLIT_OUT && l->split != OCT_SPLIT_IN)
+        return "neither outputs nor inputs are split";
+    if (l->n_in < 1 || l->n_in > INT64_MAX / 1024)
+        return "there are no inputs, or too many";
+    if (l->n_groups < 1 || l->n_in % l->n_groups != 0)
+        return "inputs cannot be cut into that many scale groups";
+    if (l->split == OCT_SPLIT_IN && l->n_groups % l->n_slices != 0)
+        return "scale groups cannot be cut into that many slices";
+    return check_parts(l);
+}
+
+const char *oct_q8_layout_init(oct_q8_layout *l)
+{
+    static const char too_large[] = "sizes are too large";
+    const char *wrong = check_given(l);
+    if (wrong)
+        return wrong;
+    l->n_out = 0;
+    for (int p = 0; p < l->n_parts; p++)
+        l->n_out += l->part_out[p];
+    bool split_out = l->split == OCT_SPLIT_OUT;
+    l->group_in = l->n_in / l->n_groups;
+    l->group_quads = (l->group_in + OCT_Q8_QUAD - 1) / OCT_Q8_QUAD;
+    l->unit_out = split_out ? l->n_out / l->n_slices : l->n_out;
+    l->unit_groups = split_out ? l->n_groups : l->n_groups / l->n_slices;
+    l->n_panels = l->interleave ? (l->unit_out / 2 + HALF - 1) / HALF
+                                : (l->unit_out + OCT_Q8_PANEL - 1) / OCT_Q8_PANEL;
+    /* At most (n_in + 3 n_groups) * 64 + 128 n_groups, which check_given keeps below 2^63. */
+    size_t group_bytes = (size_t)l->group_quads * QUAD_BYTES + SCALES_BYTES;
+    size_t total;
+    if (__builtin_mul_overflow((size_t)l->unit_groups, group_bytes, &l->panel_bytes) ||
+        __builtin_mul_overflow((size_t)l->n_panels, l->panel_bytes, &l->unit_bytes) ||
+        l->unit_bytes > SIZE_MAX / 4)
+        return too_large;
+    l->unit_align = l->unit_bytes > LARGE_UNIT ? LARGE_ALIGN : SMALL_ALIGN;
+    l->unit_stride = (l->unit_bytes + l->unit_align - 1) / l->unit_align * l->unit_align;
+    if (__builtin_mul_overflow((size_t)l->n_experts, l->unit_stride, &total) ||
+        __builtin_mul_overflow(total, (size_t)l->n_slices, &total) || total > PTRDIFF_MAX)
+        return too_large;
+    return NULL;
+}
+
+size_t oct_q8_unit_offset(const oct_q8_layout *l, int64_t expert, int64_t slice)
+{
+    return l->unit_stride * (size_t)(expert * l->n_slices + slice);
+}
+
+/* Channels of a part that belong to one unit. */
+static int64_t part_unit_out(const oct_q8_layout *l, int part)
+{
+    return l->split == OCT_SPLIT_OUT ? l->part_out[part] / l->n_slices : l->part_out[part];
+}
+
+/* First channel of a part that belongs to a slice's unit. */
+static int64_t part_first(const oct_q8_layout *l, int part, int64_t slice)
+{
+    return l->split == OCT_SPLIT_OUT ? slice * part_unit_out(l, part) : 0;
+}
+
+bool oct_q8_lane(const oct_q8_layout *l, int64_t slice, int64_t panel, int lane, int *part,
+                 int64_t *channel)
+{
+    int64_t o;
+    int p = 0;
+    if (l->interleave) {
+        p = lane / HALF;
+        o = panel * HALF + lane % HALF;
+    } else {
+        o = panel * OCT_Q8_PANEL + lane;
+        while (p < l->n_parts - 1 && o >= part_unit_out(l, p))
+            o -= part_unit_out(l, p++);
+    }
+    if (o >= part_unit_out(l, p))
+        return false;
+    *part = p;
+    *channel = part_first(l, p, slice) + o;
+    return true;
+}
+
+/* Neighbouring lanes of a panel whose sources are neighbouring columns of one part. */
+typedef struct lane_run {
+    int lane, n, part;
+    int64_t channel;
+} lane_run;
+
+typedef struct panel_runs {
+    int n;      /* runs */
+    int filled; /* lanes that have a source */
+    lane_run run[OCT_Q8_MAX_PARTS];
+} panel_runs;
+
+static panel_runs find_runs(const oct_q8_layout *l, int64_t slice, int64_t panel)
+{
+    panel_runs r = { .n = 0 };
+    for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        int part;
+        int64_t channel;
+        if (!oct_q8_lane(l, slice, panel, lane, &part, &channel))
+            continue;
+        r.filled++;
+        lane_run *last = &r.run[r.n > 0 ? r.n - 1 : 0];
+        if (r.n > 0 && last->part == part && last->lane + last->n == lane)
+            last->n++;
+        else
+            r.run[r.n++] = (lane_run){ .lane = lane, .n = 1, .part = part, .channel = channel };
+    }
+    return r;
+}
+
+/* out[4 j + k] = row k, column j, excess 128. */
+static inline void pack_quad(const int8_t *r0, const int8_t *r1, const int8_t *r2,
+                             const int8_t *r3, int n, uint8_t *restrict out)
+{
+    for (int j = 0; j < n; j++) {
+        out[4 * j + 0] = (uint8_t)r0[j] ^ ZERO;
+        out[4 * j + 1] = (uint8_t)r1[j] ^ ZERO;
+        out[4 * j + 2] = (uint8_t)r2[j] ^ ZERO;
+        out[4 * j + 3] = (uint8_t)r3[j] ^ ZERO;
+    }
+}
+
+/* One quad of one panel: source rows first .. first + n_rows - 1, n_rows 1..4. */
+static void pack_panel_quad(const panel_runs *runs, const oct_q8_source *src, int64_t first,
+                            int n_rows, uint8_t *out)
+{
+    static const int8_t zeros[OCT_Q8_PANEL];
+    if (runs->filled < OCT_Q8_PANEL)
+        memset(out, ZERO, QUAD_BYTES);
+    for (int i = 0; i < runs->n; i++) {
+        const lane_run *run = &runs->run[i];
+        const oct_q8_source *s = &src[run->part];
+        const int8_t *row[OCT_Q8_QUAD];
+        for (int k = 0; k < OCT_Q8_QUAD; k++)
+            row[k] = k < n_rows ? s->w + (first + k) * s->ld + run->channel : zeros;
+        uint8_t *to = out + run->lane * OCT_Q8_QUAD;
+        /* The two usual lengths as constants, so that the loop is unrolled into whole vectors. */
+        if (run->n == OCT_Q8_PANEL)
+            pack_quad(row[0], row[1], row[2], row[3], OCT_Q8_PANEL, to);
+        else if (run->n == HALF)
+            pack_quad(row[0], row[1], row[2], row[3], HALF, to);
+        else
+            pack_quad(row[0], row[1], row[2], row[3], run->n, to);
+    }
+}
+
+static void pack_scales(const panel_runs *runs, const oct_q8_source *src, int64_t group,
+                        uint8_t *out)
+{
+    memset(out, 0, SCALES_BYTES);
+    for (int i = 0; i < runs->n; i++) {
+        const lane_run *run = &runs->run[i];
+        const oct_q8_source *s = &src[run->part];
+        /* As bytes: the source may be unaligned. */
+        const uint8_t *from = (const uint8_t *)s->scales;
+        memcpy(out + run->lane * 2, from + (group * s->ld + run->channel) * 2, (size_t)run->n * 2);
+    }
+}
+
+/* Reads rows of a few panels' width one after the other and writes each panel as a stream. */
+void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *out)
+{
+    int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0;
+    size_t scales_at = (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES;
+    for (int64_t p0 = 0; p0 < l->n_panels; p0 += BLOCK_PANELS) {
+        int n = (int)(l->n_panels - p0 < BLOCK_PANELS ? l->n_panels - p0 : BLOCK_PANELS);
+        panel_runs runs[BLOCK_PANELS];
+        for (int p = 0; p < n; p++)
+            runs[p] = find_runs(l, slice, p0 + p);
+        uint8_t *block = out + (size_t)p0 * l->panel_bytes;
+        for (int64_t g = 0; g < l->unit_groups; g++) {
+            int64_t group_row = (first_group + g) * l->group_in;
+            for (int64_t q = 0; q < l->group_quads; q++) {
+                int64_t rest = l->group_in - q * OCT_Q8_QUAD;
+                int n_rows = rest < OCT_Q8_QUAD ? (int)rest : OCT_Q8_QUAD;
+                size_t at = (size_t)(g * l->group_quads + q) * QUAD_BYTES;
+                for (int p = 0; p < n; p++)
+                    pack_panel_quad(&runs[p], src, group_row + q * OCT_Q8_QUAD, n_rows,
+                                    block + (size_t)p * l->panel_bytes + at);
+            }
+            for (int p = 0; p < n; p++)
+                pack_scales(&runs[p], src, first_group + g,
+                            block + (size_t)p * l->panel_bytes + scales_at + g * SCALES_BYTES);
+        }
+    }
+    memset(out + l->unit_bytes, 0, l->unit_stride - l->unit_bytes);
+}
+
+int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+                     int64_t unit_in)
+{
+    int64_t g = unit_in / l->group_in, i = unit_in % l->group_in;
+    size_t at = (size_t)(g * l->group_quads + i / OCT_Q8_QUAD) * QUAD_BYTES;
+    at += (size_t)(lane * OCT_Q8_QUAD + i % OCT_Q8_QUAD);
+    return (int8_t)(unit[(size_t)panel * l->panel_bytes + at] ^ ZERO);
+}
+
+uint16_t oct_q8_scale(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+                      int64_t unit_group)
+{
+    size_t at = (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES;
+    at += (size_t)unit_group * SCALES_BYTES + (size_t)lane * 2;
+    uint16_t s;
+    memcpy(&s, unit + (size_t)panel * l->panel_bytes + at, sizeof s);
+    return s;
+}
