@@ -28,7 +28,8 @@ OCT_MUST_CHECK oct_status oct_grok_config_check(const oct_grok_config *c, oct_er
 /* Largest n <= 8 that divides kv heads and the groups of both inputs-split matrices. */
 int64_t oct_grok_slices(int64_t n_kv_heads, int64_t attn_out_groups, int64_t down_groups);
 
-/* FFN width of xAI's code: floor(w * d) * 2 / 3, rounded up to a multiple of 8. */
+/* FFN width of xAI's code: floor(w * d) * 2 / 3, rounded up to a multiple of 8. 0: no sensible width
+ * (w not a number, not positive, or absurdly large). */
 int64_t oct_grok_ffn_size(int64_t d_model, double widening_factor);
 
 /* The tied embedding, bf16[n_slices][slice_rows_pad][d_model]: slice s holds the rows
@@ -79,7 +80,7 @@ typedef struct oct_grok_tensor {
 OCT_MUST_CHECK oct_status oct_grok_manifest(const oct_grok_config *c, const oct_grok_layouts *l,
                              oct_grok_tensor **out, int64_t *n, oct_error *err);
 
-/* Key "octet.format", "octet.*" of grok_keys.inc: to and from a file. */
+/* Keys "general.architecture", "octet.format" and those of grok_keys.inc: to and from a file. */
 void oct_grok_config_put(const oct_grok_config *c, oct_gguf_writer *w);
 /* Checks architecture, format version, header checksum and the config itself. */
 OCT_MUST_CHECK oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error *err);

@@ -1,0 +1,411 @@
+/* grok_config.c: hyper-parameters and what follows from them, see grok.h. */
+#include "grok.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define KEY_FORMAT "octet.format"
+
+enum { FILE_ALIGN = 4096, LARGE_ALIGN = 2 << 20, LARGE_UNIT = 16 << 20, ABSENT = -1 };
+
+/* Ranges of the integers, wide enough for any model and narrow enough that products of three of them
+ * stay below 2^63. A field of grok_keys.inc without a row here does not compile. */
+#define LIMITS_n_layers 1, OCT_GROK_MAX_LAYERS
+#define LIMITS_n_vocab 1, 1 << 24
+#define LIMITS_n_ctx 1, 1 << 24 /* a position is exact in f32 */
+#define LIMITS_d_model 1, 1 << 18
+#define LIMITS_n_q_heads 1, 1 << 12
+#define LIMITS_n_kv_heads 1, 1 << 12
+#define LIMITS_head_dim 2, 1 << 12
+#define LIMITS_d_ff 1, 1 << 22
+#define LIMITS_n_experts 1, OCT_GROK_MAX_EXPERTS
+#define LIMITS_n_used 1, OCT_GROK_MAX_EXPERTS
+#define LIMITS_n_slices 1, OCT_Q8_MAX_SLICES
+#define LIMITS_qkv_groups 1, 1 << 18
+#define LIMITS_attn_out_groups 1, 1 << 24
+#define LIMITS_gate_up_groups 1, 1 << 18
+#define LIMITS_down_groups 1, 1 << 22
+#define LIMITS_pad_id ABSENT, 1 << 24
+#define LIMITS_eos_id ABSENT, 1 << 24
+
+static const struct int_field {
+    const char *name, *key;
+    size_t at;
+    int64_t lo, hi;
+} int_fields[] = {
+#define OCT_GROK_INT(field, key) {#field, key, offsetof(oct_grok_config, field), LIMITS_##field},
+#define OCT_GROK_FLOAT(field, key)
+#include "grok_keys.inc"
+};
+
+static const struct float_field {
+    const char *name, *key;
+    size_t at;
+} float_fields[] = {
+#define OCT_GROK_INT(field, key)
+#define OCT_GROK_FLOAT(field, key) {#field, key, offsetof(oct_grok_config, field)},
+#include "grok_keys.inc"
+};
+
+enum {
+    N_INTS = sizeof int_fields / sizeof int_fields[0],
+    N_FLOATS = sizeof float_fields / sizeof float_fields[0]
+};
+
+static int64_t get_int(const oct_grok_config *c, const struct int_field *f)
+{
+    int64_t v;
+
+    memcpy(&v, (const char *)c + f->at, sizeof v);
+    return v;
+}
+
+static float get_float(const oct_grok_config *c, const struct float_field *f)
+{
+    float v;
+
+    memcpy(&v, (const char *)c + f->at, sizeof v);
+    return v;
+}
+
+/* ---- checks --------------------------------------------------------------------------------- */
+
+static oct_status check_divides(const char *part, int64_t n, const char *whole, int64_t m,
+                                oct_error *err)
+{
+    if (m % n)
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "%s: expected a divisor of %s = %" PRId64 ", found %" PRId64, part, whole,
+                        m, n);
+    return OCT_OK;
+}
+
+oct_status oct_grok_config_check(const oct_grok_config *c, oct_error *err)
+{
+    for (int i = 0; i < N_INTS; i++) {
+        const struct int_field *f = &int_fields[i];
+        int64_t v = get_int(c, f);
+        if (v < f->lo || v > f->hi)
+            return oct_fail(err, OCT_ERR_SHAPE,
+                            "%s: expected a number in %" PRId64 "..%" PRId64 ", found %" PRId64,
+                            f->name, f->lo, f->hi, v);
+    }
+    for (int i = 0; i < N_FLOATS; i++) {
+        float v = get_float(c, &float_fields[i]);
+        if (!isfinite(v) || v <= 0)
+            return oct_fail(err, OCT_ERR_SHAPE, "%s: expected a positive number, found %g",
+                            float_fields[i].name, (double)v);
+    }
+    if (c->head_dim % 2)
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "head_dim: expected an even number (RoPE turns pairs), found %" PRId64,
+                        c->head_dim);
+    if (c->n_used > c->n_experts)
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "n_used: expected at most n_experts = %" PRId64 ", found %" PRId64,
+                        c->n_experts, c->n_used);
+    if (c->pad_id >= c->n_vocab || c->eos_id >= c->n_vocab)
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "pad_id and eos_id: expected less than n_vocab = %" PRId64
+                        ", found %" PRId64 " and %" PRId64,
+                        c->n_vocab, c->pad_id, c->eos_id);
+    OCT_TRY(check_divides("n_kv_heads", c->n_kv_heads, "n_q_heads", c->n_q_heads, err));
+    OCT_TRY(check_divides("qkv_groups", c->qkv_groups, "d_model", c->d_model, err));
+    OCT_TRY(check_divides("attn_out_groups", c->attn_out_groups, "n_q_heads * head_dim",
+                          c->n_q_heads * c->head_dim, err));
+    OCT_TRY(check_divides("gate_up_groups", c->gate_up_groups, "d_model", c->d_model, err));
+    OCT_TRY(check_divides("down_groups", c->down_groups, "d_ff", c->d_ff, err));
+    OCT_TRY(check_divides("n_slices", c->n_slices, "n_kv_heads", c->n_kv_heads, err));
+    OCT_TRY(check_divides("n_slices", c->n_slices, "attn_out_groups", c->attn_out_groups, err));
+    return check_divides("n_slices", c->n_slices, "down_groups", c->down_groups, err);
+}
+
+int64_t oct_grok_slices(int64_t n_kv_heads, int64_t attn_out_groups, int64_t down_groups)
+{
+    int64_t n = OCT_Q8_MAX_SLICES;
+
+    while (n > 1 && (n_kv_heads % n || attn_out_groups % n || down_groups % n))
+        n--;
+    return n;
+}
+
+int64_t oct_grok_ffn_size(int64_t d_model, double widening_factor)
+{
+    double wide = widening_factor * (double)d_model;
+    int64_t n;
+
+    if (!(wide >= 1 && wide < (double)(1LL << 40)))
+        return 0;
+    n = (int64_t)wide * 2 / 3;
+    return (n + 7) / 8 * 8;
+}
+
+/* ---- layouts -------------------------------------------------------------------------------- */
+
+static oct_status init_layout(const char *name, oct_q8_layout *l, oct_error *err)
+{
+    const char *wrong = oct_q8_layout_init(l);
+
+    return wrong ? oct_fail(err, OCT_ERR_SHAPE, "%s: %s", name, wrong) : OCT_OK;
+}
+
+static void init_embedding(const oct_grok_config *c, oct_grok_embedding *e)
+{
+    size_t row = 2 * (size_t)c->d_model, step;
+
+    e->slice_rows = (c->n_vocab + c->n_slices - 1) / c->n_slices;
+    e->align = (size_t)e->slice_rows * row > LARGE_UNIT ? LARGE_ALIGN : FILE_ALIGN;
+    /* The alignment is a power of two: rows per aligned step = align / gcd(align, row). */
+    step = e->align / (row & -row) ? e->align / (row & -row) : 1;
+    e->slice_rows_pad = (e->slice_rows + (int64_t)step - 1) / (int64_t)step * (int64_t)step;
+}
+
+oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l, oct_error *err)
+{
+    const int64_t q = c->n_q_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+
+    *l = (oct_grok_layouts){
+        .qkv = {.n_experts = 1,
+                .n_slices = c->n_slices,
+                .n_in = c->d_model,
+                .n_groups = c->qkv_groups,
+                .part_out = {q, kv, kv},
+                .n_parts = 3,
+                .split = OCT_SPLIT_OUT},
+        .attn_out = {.n_experts = 1,
+                     .n_slices = c->n_slices,
+                     .n_in = q,
+                     .n_groups = c->attn_out_groups,
+                     .part_out = {c->d_model},
+                     .n_parts = 1,
+                     .split = OCT_SPLIT_IN},
+        .gate_up = {.n_experts = c->n_experts,
+                    .n_slices = c->n_slices,
+                    .n_in = c->d_model,
+                    .n_groups = c->gate_up_groups,
+                    .part_out = {c->d_ff, c->d_ff},
+                    .n_parts = 2,
+                    .interleave = true,
+                    .split = OCT_SPLIT_OUT},
+        .down = {.n_experts = c->n_experts,
+                 .n_slices = c->n_slices,
+                 .n_in = c->d_ff,
+                 .n_groups = c->down_groups,
+                 .part_out = {c->d_model},
+                 .n_parts = 1,
+                 .split = OCT_SPLIT_IN},
+    };
+    OCT_TRY(init_layout("query, key, value", &l->qkv, err));
+    OCT_TRY(init_layout("attention output", &l->attn_out, err));
+    OCT_TRY(init_layout("FFN gate and up", &l->gate_up, err));
+    OCT_TRY(init_layout("FFN down", &l->down, err));
+    init_embedding(c, &l->embedding);
+    return OCT_OK;
+}
+
+/* ---- manifest ------------------------------------------------------------------------------- */
+
+static const char *const kind_name[OCT_GROK_KINDS] = {
+    [OCT_GROK_GATE_UP] = "ffn_gate_up",    [OCT_GROK_DOWN] = "ffn_down",
+    [OCT_GROK_QKV] = "attn_qkv",           [OCT_GROK_ATTN_OUT] = "attn_output",
+    [OCT_GROK_EMBEDDING] = "token_embd",   [OCT_GROK_ROUTER] = "ffn_gate_inp",
+    [OCT_GROK_NORM_ATTN_IN] = "attn_norm", [OCT_GROK_NORM_ATTN_OUT] = "attn_output_norm",
+    [OCT_GROK_NORM_FFN_IN] = "ffn_norm",   [OCT_GROK_NORM_FFN_OUT] = "layer_output_norm",
+    [OCT_GROK_NORM_FINAL] = "output_norm",
+};
+
+/* In the order in which a layer is computed. */
+static const oct_grok_kind layer_kinds[] = {
+    OCT_GROK_NORM_ATTN_IN,  OCT_GROK_QKV,         OCT_GROK_ATTN_OUT,
+    OCT_GROK_NORM_ATTN_OUT, OCT_GROK_NORM_FFN_IN, OCT_GROK_ROUTER,
+    OCT_GROK_GATE_UP,       OCT_GROK_DOWN,        OCT_GROK_NORM_FFN_OUT,
+};
+
+enum { N_LAYER_KINDS = sizeof layer_kinds / sizeof layer_kinds[0] };
+
+static void describe_packed(oct_grok_tensor *t, const oct_q8_layout *l)
+{
+    t->dtype = OCT_GGUF_T_I8;
+    t->rank = 3;
+    t->ne[0] = l->unit_stride;
+    t->ne[1] = (uint64_t)l->n_slices;
+    t->ne[2] = (uint64_t)l->n_experts;
+    t->align = l->unit_align;
+}
+
+static oct_grok_tensor describe(const oct_grok_config *c, const oct_grok_layouts *l,
+                                oct_grok_kind kind, int64_t layer)
+{
+    oct_grok_tensor t = {.kind = kind,
+                         .layer = layer,
+                         .dtype = OCT_GGUF_T_F32,
+                         .rank = 1,
+                         .ne = {(uint64_t)c->d_model, 1, 1, 1},
+                         .align = FILE_ALIGN};
+
+    if (layer < 0)
+        snprintf(t.name, sizeof t.name, "%s.weight", kind_name[kind]);
+    else
+        snprintf(t.name, sizeof t.name, "blk.%" PRId64 ".%s.weight", layer, kind_name[kind]);
+    switch (kind) {
+    case OCT_GROK_GATE_UP:
+        describe_packed(&t, &l->gate_up);
+        break;
+    case OCT_GROK_DOWN:
+        describe_packed(&t, &l->down);
+        break;
+    case OCT_GROK_QKV:
+        describe_packed(&t, &l->qkv);
+        break;
+    case OCT_GROK_ATTN_OUT:
+        describe_packed(&t, &l->attn_out);
+        break;
+    case OCT_GROK_EMBEDDING:
+        t.dtype = OCT_GGUF_T_BF16;
+        t.rank = 3;
+        t.ne[1] = (uint64_t)l->embedding.slice_rows_pad;
+        t.ne[2] = (uint64_t)c->n_slices;
+        t.align = l->embedding.align;
+        break;
+    case OCT_GROK_ROUTER:
+        t.rank = 2;
+        t.ne[1] = (uint64_t)c->n_experts;
+        break;
+    default: /* norms */
+        break;
+    }
+    return t;
+}
+
+oct_status oct_grok_manifest(const oct_grok_config *c, const oct_grok_layouts *l,
+                             oct_grok_tensor **out, int64_t *n, oct_error *err)
+{
+    int64_t n_max = c->n_layers * N_LAYER_KINDS + 2, n_all = 0, n_sorted = 0;
+    oct_grok_tensor *all = malloc((size_t)n_max * sizeof *all);
+    oct_grok_tensor *sorted = malloc((size_t)n_max * sizeof *sorted);
+
+    *out = NULL;
+    *n = 0;
+    if (!all || !sorted) {
+        free(all);
+        free(sorted);
+        return oct_fail(err, OCT_ERR_MEMORY, "out of memory for a list of %" PRId64 " tensors",
+                        n_max);
+    }
+    all[n_all++] = describe(c, l, OCT_GROK_EMBEDDING, -1);
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        for (int k = 0; k < N_LAYER_KINDS; k++)
+            if (layer_kinds[k] != OCT_GROK_ROUTER || c->n_experts > 1)
+                all[n_all++] = describe(c, l, layer_kinds[k], layer);
+    all[n_all++] = describe(c, l, OCT_GROK_NORM_FINAL, -1);
+    /* GGUF knows one alignment per file and no gaps: what needs more than that one comes first, in
+     * multiples of its own alignment. */
+    for (int64_t i = 0; i < n_all; i++)
+        if (all[i].align > FILE_ALIGN)
+            sorted[n_sorted++] = all[i];
+    for (int64_t i = 0; i < n_all; i++)
+        if (all[i].align <= FILE_ALIGN)
+            sorted[n_sorted++] = all[i];
+    free(all);
+    *out = sorted;
+    *n = n_sorted;
+    return OCT_OK;
+}
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+void oct_grok_config_put(const oct_grok_config *c, oct_gguf_writer *w)
+{
+    oct_gguf_put_str(w, "general.architecture", OCT_GROK_ARCH);
+    oct_gguf_put_u32(w, KEY_FORMAT, OCT_GROK_FORMAT);
+    for (int i = 0; i < N_INTS; i++)
+        oct_gguf_put_u32(w, int_fields[i].key, (uint32_t)get_int(c, &int_fields[i]));
+    for (int i = 0; i < N_FLOATS; i++)
+        oct_gguf_put_f32(w, float_fields[i].key, get_float(c, &float_fields[i]));
+}
+
+static oct_status check_identity(const oct_gguf *g, oct_error *err)
+{
+    const char *path = oct_gguf_path(g), *arch;
+    uint64_t format, sum, found;
+
+    OCT_TRY(oct_gguf_get_str(g, "general.architecture", &arch, err));
+    if (strcmp(arch, OCT_GROK_ARCH))
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: key 'general.architecture': expected '%s' (a file made by octet "
+                        "convert), found '%.80s'",
+                        path, OCT_GROK_ARCH, arch);
+    OCT_TRY(oct_gguf_get_u64(g, KEY_FORMAT, &format, err));
+    if (format != OCT_GROK_FORMAT)
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: key '%s': expected file format version %d, found %" PRIu64
+                        "; convert the checkpoint again with this version of Octet",
+                        path, KEY_FORMAT, OCT_GROK_FORMAT, format);
+    OCT_TRY(oct_gguf_get_u64(g, OCT_GROK_KEY_HEADER_SUM, &sum, err));
+    found = oct_grok_header_sum(oct_gguf_bytes(g), (size_t)oct_gguf_data_offset(g),
+                                (size_t)oct_gguf_value_offset(g, OCT_GROK_KEY_HEADER_SUM));
+    if (sum != found)
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: header: expected checksum %016" PRIx64 ", found %016" PRIx64
+                        ": the file is damaged",
+                        path, sum, found);
+    return OCT_OK;
+}
+
+static void set_field(oct_grok_config *c, size_t at, const void *v, size_t n)
+{
+    memcpy((char *)c + at, v, n);
+}
+
+oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error *err)
+{
+    oct_error why = {0};
+    oct_status status;
+
+    *c = (oct_grok_config){0};
+    OCT_TRY(check_identity(g, err));
+    for (int i = 0; i < N_INTS; i++) {
+        uint64_t u;
+        OCT_TRY(oct_gguf_get_u64(g, int_fields[i].key, &u, err));
+        int64_t v = u == UINT32_MAX && int_fields[i].lo == ABSENT ? ABSENT
+                    : u > INT64_MAX                               ? INT64_MAX
+                                                                  : (int64_t)u;
+        set_field(c, int_fields[i].at, &v, sizeof v);
+    }
+    for (int i = 0; i < N_FLOATS; i++) {
+        float v;
+        OCT_TRY(oct_gguf_get_f32(g, float_fields[i].key, &v, err));
+        set_field(c, float_fields[i].at, &v, sizeof v);
+    }
+    status = oct_grok_config_check(c, &why);
+    if (status != OCT_OK)
+        return oct_fail(err, status, "%s: %s", oct_gguf_path(g), why.text);
+    return OCT_OK;
+}
+
+uint64_t oct_grok_header_sum(const void *header, size_t n, size_t sum_at)
+{
+    static const uint8_t zeros[8];
+    const uint8_t *p = header;
+    XXH3_state_t *state = XXH3_createState();
+    uint64_t sum = 0;
+
+    if (!state)
+        return 0; /* out of memory: equal to no checksum that matters, so it is noticed */
+    if (n < sizeof zeros || sum_at > n - sizeof zeros)
+        sum_at = n;
+    XXH3_64bits_reset(state);
+    XXH3_64bits_update(state, p, sum_at);
+    if (sum_at < n) {
+        XXH3_64bits_update(state, zeros, sizeof zeros);
+        XXH3_64bits_update(state, p + sum_at + 8, n - sum_at - 8);
+    }
+    sum = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return sum;
+}
