@@ -86,6 +86,7 @@ else
             grep -wE 'printf|__printf_chk|puts|putchar|perror|stdout|stderr|exit|_exit|abort' |
             sed "s:^$OCT_TEST_BUILD/::")
     done
+    # shellcheck disable=SC2044
     for object in $(find "$OCT_TEST_BUILD" -name '*.o' -path '*octet*' \
         ! -name 'k_avx2*' ! -name 'k_avx512*'); do
         # Any VEX or EVEX instruction, not only the wide registers, ends a process on an older CPU.
