@@ -1,0 +1,65 @@
+/* isa.c: which kernel row this CPU and operating system can run. Bit numbers: Intel SDM volume 2,
+ * CPUID leaves 1 and 7; XCR0: volume 1, chapter 13. */
+#include <cpuid.h>
+#include <string.h>
+
+#include "kernels.h"
+
+enum { EAX, EBX, ECX, EDX };
+
+#define BIT(n) (UINT32_C(1) << (n))
+
+static const uint32_t LEAF1_ECX_FMA = BIT(12), LEAF1_ECX_OSXSAVE = BIT(27),
+                      LEAF1_ECX_AVX = BIT(28), LEAF1_ECX_F16C = BIT(29);
+static const uint32_t LEAF7_EBX_AVX2 = BIT(5);
+static const uint32_t LEAF7_EBX_AVX512 = BIT(16) | BIT(17) | BIT(30) | BIT(31); /* F DQ BW VL */
+static const uint32_t LEAF7_ECX_VNNI = BIT(11);
+/* Registers that the operating system saves: XMM and YMM; the ZMM halves, ZMM 16..31, opmasks. */
+static const uint64_t XCR0_YMM = 0x6, XCR0_ZMM = 0xe6;
+
+static bool has(uint64_t word, uint64_t bits)
+{
+    return (word & bits) == bits;
+}
+
+oct_isa oct_isa_decode(const oct_cpuid *c)
+{
+    const uint32_t leaf1 = LEAF1_ECX_FMA | LEAF1_ECX_OSXSAVE | LEAF1_ECX_AVX | LEAF1_ECX_F16C;
+    if (c->max_leaf < 7 || !has(c->leaf1[ECX], leaf1) || !has(c->leaf7[EBX], LEAF7_EBX_AVX2) ||
+        !has(c->xcr0, XCR0_YMM))
+        return OCT_ISA_REF;
+    if (!has(c->leaf7[EBX], LEAF7_EBX_AVX512) || !has(c->leaf7[ECX], LEAF7_ECX_VNNI) ||
+        !has(c->xcr0, XCR0_ZMM))
+        return OCT_ISA_AVX2;
+    return OCT_ISA_AVX512;
+}
+
+static uint64_t read_xcr0(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+oct_isa oct_isa_detect(void)
+{
+    oct_cpuid c = { .max_leaf = __get_cpuid_max(0, NULL) };
+    if (c.max_leaf >= 1)
+        __cpuid(1, c.leaf1[EAX], c.leaf1[EBX], c.leaf1[ECX], c.leaf1[EDX]);
+    if (c.max_leaf >= 7)
+        __cpuid_count(7, 0, c.leaf7[EAX], c.leaf7[EBX], c.leaf7[ECX], c.leaf7[EDX]);
+    if (c.leaf1[ECX] & LEAF1_ECX_OSXSAVE)
+        c.xcr0 = read_xcr0();
+    return oct_isa_decode(&c);
+}
+
+bool oct_isa_parse(const char *name, oct_isa *isa)
+{
+    for (int i = 0; i < OCT_ISA_COUNT; i++) {
+        if (strcmp(name, oct_kernel_rows[i].name) == 0) {
+            *isa = oct_kernel_rows[i].isa;
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,221 @@
+/* k_ref.c: the reference row, plain loops written from the definitions in kernels.h and q8.h. Sums
+ * are formed in double and rounded once; activations stay f32. Slow, and free of any other idea. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "f16.h"
+#include "kernels.h"
+
+#define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__ref;
+#include "kernels.inc"
+
+/* ---- activations and linear ---- */
+
+void oct_k_act_quantise__ref(const oct_act_layout *l, const float *x, void *row)
+{
+    memcpy(row, x, (size_t)l->n_in * sizeof *x);
+}
+
+enum { ROWS = 8 }; /* activation rows that share the widening of a quad */
+
+/* sum[r][lane] += the products of one quad; n inputs of it are used, x[r] points at the first. */
+static void quad_ref(const uint8_t *quad, const float *scale, int64_t n, const float *const *x,
+                     int64_t n_rows, double (*sum)[OCT_Q8_PANEL])
+{
+    for (int64_t k = 0; k < n; k++) {
+        double w[OCT_Q8_PANEL];
+        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+            w[lane] = (double)((float)(quad[lane * OCT_Q8_QUAD + k] - 128) * scale[lane]);
+        for (int64_t r = 0; r < n_rows; r++) {
+            double xk = (double)x[r][k];
+            for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+                sum[r][lane] += xk * w[lane];
+        }
+    }
+}
+
+static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows)
+{
+    const oct_q8_layout *w = a->w;
+    const uint8_t *quad = a->panel;
+    const uint8_t *scales = a->panel + w->unit_groups * w->group_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    double sum[ROWS][OCT_Q8_PANEL] = { { 0 } };
+    for (int64_t g = 0; g < w->unit_groups; g++) {
+        float scale[OCT_Q8_PANEL];
+        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+            uint16_t bits;
+            memcpy(&bits, scales + (g * OCT_Q8_PANEL + lane) * 2, sizeof bits);
+            scale[lane] = oct_f32_of_bf16(bits);
+        }
+        for (int64_t i = 0; i < w->group_in; i += OCT_Q8_QUAD) {
+            int64_t n = w->group_in - i < OCT_Q8_QUAD ? w->group_in - i : OCT_Q8_QUAD;
+            const float *x[ROWS];
+            for (int64_t r = 0; r < n_rows; r++)
+                x[r] = (const float *)a->rows[first_row + r] +
+                       (a->first_group + g) * w->group_in + i;
+            quad_ref(quad, scale, n, x, n_rows, sum);
+            quad += OCT_Q8_PANEL * OCT_Q8_QUAD;
+        }
+    }
+    for (int64_t r = 0; r < n_rows; r++)
+        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+            a->y[(first_row + r) * OCT_Q8_PANEL + lane] = (float)sum[r][lane];
+}
+
+void oct_k_linear__ref(const oct_linear_args *a)
+{
+    for (int64_t r = 0; r < a->n_rows; r += ROWS)
+        rows_ref(a, r, a->n_rows - r < ROWS ? a->n_rows - r : ROWS);
+}
+
+/* ---- attention ---- */
+
+static double kv_at(oct_kv_type type, const void *p, int64_t i)
+{
+    switch (type) {
+    case OCT_KV_F16:
+        return (double)oct_f32_of_f16(((const uint16_t *)p)[i]);
+    case OCT_KV_BF16:
+        return (double)oct_f32_of_bf16(((const uint16_t *)p)[i]);
+    case OCT_KV_F32:
+        break;
+    }
+    return (double)((const float *)p)[i];
+}
+
+void oct_k_attn__ref(const oct_attn_args *a)
+{
+    for (int64_t h = 0; h < a->n_heads; h++) {
+        const float *q = a->q + h * a->head_dim;
+        float p[OCT_ATTN_BLOCK];
+        double sum = 0.0;
+        for (int64_t pos = 0; pos < a->n_pos; pos++) {
+            int64_t at = pos / OCT_KV_LANES * OCT_KV_LANES * a->head_dim + pos % OCT_KV_LANES;
+            double dot = 0.0;
+            for (int64_t i = 0; i < a->head_dim; i++)
+                dot += (double)q[i] * kv_at(a->type, a->k, at + i * OCT_KV_LANES);
+            float s = a->cap * oct_tanhf((float)(dot * (double)a->scale / (double)a->cap));
+            p[pos] = oct_expf(s - a->cap);
+            sum += (double)p[pos];
+        }
+        a->l[h] += (float)sum;
+        for (int64_t i = 0; i < a->v_stride; i++) {
+            double o = 0.0;
+            for (int64_t pos = 0; pos < a->n_pos; pos++)
+                o += (double)p[pos] * kv_at(a->type, a->v, pos * a->v_stride + i);
+            a->o[h * a->v_stride + i] += (float)o;
+        }
+    }
+}
+
+/* ---- dot products with matrix rows ---- */
+
+void oct_k_dot_bf16__ref(const oct_dot_args *a)
+{
+    const uint16_t *w = a->w;
+    for (int64_t r = 0; r < a->n_rows; r++) {
+        for (int64_t j = 0; j < a->n_out; j++) {
+            double sum = 0.0;
+            for (int64_t i = 0; i < a->n_in; i++)
+                sum += (double)a->rows[r][i] * (double)oct_f32_of_bf16(w[j * a->w_stride + i]);
+            a->y[r * a->y_stride + j] = (float)(sum * (double)a->scale);
+        }
+    }
+}
+
+void oct_k_dot_f32__ref(const oct_dot_args *a)
+{
+    const float *w = a->w;
+    for (int64_t r = 0; r < a->n_rows; r++) {
+        for (int64_t j = 0; j < a->n_out; j++) {
+            double sum = 0.0;
+            for (int64_t i = 0; i < a->n_in; i++)
+                sum += (double)a->rows[r][i] * (double)w[j * a->w_stride + i];
+            a->y[r * a->y_stride + j] = (float)(sum * (double)a->scale);
+        }
+    }
+}
+
+/* ---- vectors ---- */
+
+void oct_k_rms_norm__ref(const float *x, const float *gamma, int64_t n, float eps, bool add,
+                         float *y)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    double r = 1.0 / sqrt(sum / (double)n + (double)eps);
+    for (int64_t i = 0; i < n; i++) {
+        float v = (float)((double)x[i] * r * (double)gamma[i]);
+        y[i] = add ? y[i] + v : v;
+    }
+}
+
+void oct_k_gelu_mul__ref(const float *gate, const float *up, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = oct_geluf(gate[i]) * up[i];
+}
+
+void oct_k_rope__ref(float *x, const float *cos, const float *sin, int64_t n)
+{
+    float *y = x + n / 2;
+    for (int64_t j = 0; j < n / 2; j++) {
+        double xj = (double)x[j], yj = (double)y[j], c = (double)cos[j], s = (double)sin[j];
+        x[j] = (float)(xj * c - yj * s);
+        y[j] = (float)(yj * c + xj * s);
+    }
+}
+
+void oct_k_embed__ref(const uint16_t *row, int64_t n, float scale, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = oct_f32_of_bf16(row[i]) * scale;
+}
+
+void oct_k_add_scaled__ref(const float *x, float a, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += a * x[i];
+}
+
+void oct_k_add__ref(const float *a, const float *b, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+/* The largest finite value of each type of cache. */
+static float kv_max(oct_kv_type type)
+{
+    switch (type) {
+    case OCT_KV_F16:
+        return 65504.0f;
+    case OCT_KV_BF16:
+        return 0x1.fep127f;
+    case OCT_KV_F32:
+        break;
+    }
+    return FLT_MAX;
+}
+
+int64_t oct_k_kv_store__ref(const float *x, int64_t n, oct_kv_type type, void *dst,
+                            int64_t dst_stride)
+{
+    float max = kv_max(type);
+    int64_t saturated = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i];
+        if (fabsf(v) > max) {
+            v = copysignf(max, v);
+            saturated++;
+        }
+        if (type == OCT_KV_F32)
+            ((float *)dst)[i * dst_stride] = v;
+        else
+            ((uint16_t *)dst)[i * dst_stride] =
+                type == OCT_KV_F16 ? oct_f16_of_f32(v) : oct_bf16_of_f32(v);
+    }
+    return saturated;
+}

@@ -1,0 +1,30 @@
+/* kernels.c: the table of kernel rows, made from kernels.inc. */
+#include "kernels.h"
+
+#define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__ref;
+#include "kernels.inc"
+#define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx2;
+#include "kernels.inc"
+#define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx512;
+#include "kernels.inc"
+
+const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
+    {
+        .isa = OCT_ISA_REF,
+        .name = "ref",
+#define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__ref,
+#include "kernels.inc"
+    },
+    {
+        .isa = OCT_ISA_AVX2,
+        .name = "avx2",
+#define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx2,
+#include "kernels.inc"
+    },
+    {
+        .isa = OCT_ISA_AVX512,
+        .name = "avx512",
+#define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx512,
+#include "kernels.inc"
+    },
+};
