@@ -1,0 +1,137 @@
+/* cpu_backend.c: runs a plan on a team of threads, node by node with a barrier behind each. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cpu_impl.h"
+
+static oct_cpu *cpu_of(oct_backend *b)
+{
+    return (oct_cpu *)(void *)b;
+}
+
+static bool cpu_supports(const oct_backend *b, const oct_node *n)
+{
+    (void)b;
+    return n->op == OCT_OP_FOLD_RANKS || oct_cpu_ops[n->op] != NULL;
+}
+
+static size_t cpu_temp_bytes(const oct_backend *b, const oct_node *n, int64_t rows)
+{
+    (void)b;
+    return n->op == OCT_OP_EXPERTS ? oct_cpu_experts_temp(n, rows) : 0;
+}
+
+static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t rows)
+{
+    (void)rows;
+    const oct_cpu *cpu = (const oct_cpu *)(const void *)b;
+    switch (n->op) {
+    case OCT_OP_ATTENTION:
+        return (size_t)(n->attn->n_q_heads / n->attn->n_kv_heads * (n->attn->head_dim + 16)) * sizeof(float);
+    case OCT_OP_ROUTE:
+        return (size_t)n->w[0]->rows * sizeof(float);
+    case OCT_OP_HEAD:
+        return oct_cpu_tiles_bytes() + (cpu->blas ? 64 * (size_t)n->table->cols * sizeof(float) : 0);
+    default:
+        return oct_cpu_tiles_bytes();
+    }
+}
+
+static oct_status cpu_alloc(oct_backend *b, size_t bytes, unsigned char **p, oct_error *err)
+{
+    (void)b;
+    void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m == MAP_FAILED)
+        return oct_fail(err, OCT_ERR_MEMORY, "buffers: cannot map %zu bytes: %s", bytes, strerror(errno));
+    *p = m;
+    return OCT_OK;
+}
+
+static void cpu_release(oct_backend *b, unsigned char *p, size_t bytes)
+{
+    (void)b;
+    munmap(p, bytes);
+}
+
+/* What all threads of a run share. */
+typedef struct shared_run {
+    oct_cpu *cpu;
+    const oct_plan *plan;
+    oct_run *run;
+    oct_error *err;
+    int first, end;
+    oct_status status;
+    /* 1 + the node behind whose barrier all leave, 0: none. Thread 0 writes it before that barrier. A
+     * number, not a flag: a slow thread may read it when thread 0 is a node ahead. */
+    _Atomic int stop;
+} shared_run;
+
+static void fold_ranks(shared_run *s, const oct_node *n)
+{
+    oct_run *r = s->run;
+    int64_t rows = n->out->rows / s->plan->graph->rows * r->n_rows;
+    s->status = r->comm->fold(r->comm, (float *)(void *)(s->plan->buffer + n->out->offset),
+                              rows * n->out->cols, s->err);
+}
+
+static void run_thread(void *ctx, int thread, int n_threads)
+{
+    shared_run *s = ctx;
+    oct_cpu_run c = {s->cpu, s->plan, s->run, thread, n_threads,
+                     s->plan->buffer + s->plan->shared_bytes + s->plan->thread_bytes * (size_t)thread};
+    for (int i = s->first; i < s->end; i++) {
+        const oct_node *n = &s->plan->graph->nodes[i];
+        if (n->op != OCT_OP_FOLD_RANKS)
+            oct_cpu_ops[n->op](&c, n);
+        else if (s->run->comm->size > 1 && thread == 0)
+            fold_ranks(s, n);
+        if (thread == 0) {
+            if (s->status == OCT_OK && s->run->cancel && *s->run->cancel)
+                s->status = oct_fail(s->err, OCT_ERR_CANCELLED, "evaluation cancelled");
+            if (s->status != OCT_OK)
+                atomic_store_explicit(&s->stop, i + 1, memory_order_relaxed);
+        }
+        oct_team_barrier(s->cpu->team);
+        if (atomic_load_explicit(&s->stop, memory_order_relaxed) == i + 1)
+            return;
+    }
+}
+
+static oct_status cpu_run(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r,
+                          oct_error *err)
+{
+    shared_run s = {.cpu = cpu_of(b), .plan = p, .run = r, .err = err, .first = first, .end = end};
+    oct_team_run(s.cpu->team, run_thread, &s);
+    return s.status;
+}
+
+static void cpu_free(oct_backend *b)
+{
+    oct_cpu *cpu = cpu_of(b);
+    oct_team_free(cpu->team);
+    oct_blas_close(cpu->blas);
+    free(cpu);
+}
+
+oct_status oct_backend_cpu(oct_isa isa, int n_threads, bool blas, oct_backend **out, oct_error *err)
+{
+    *out = NULL;
+    oct_cpu *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
+        return oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
+    cpu->base = (oct_backend){"cpu", n_threads, cpu_supports, cpu_temp_bytes, cpu_thread_bytes,
+                              cpu_alloc, cpu_release, cpu_run, cpu_free};
+    cpu->k = &oct_kernel_rows[isa];
+    oct_status status = oct_team_new(n_threads, &cpu->team, err);
+    if (status == OCT_OK && blas)
+        status = oct_blas_open(&cpu->blas, err);
+    if (status != OCT_OK) {
+        cpu_free(&cpu->base);
+        return status;
+    }
+    *out = &cpu->base;
+    return OCT_OK;
+}

@@ -1,0 +1,204 @@
+/* cpu_experts.c: the experts of a layer. Rows are sorted by expert, and experts are taken in waves
+ * that fit the temporary memory; in decode that is one wave of all. Every wave has three phases:
+ *   1. panels of gate and up -> gelu(gate) * up, f32
+ *   2. its rows are quantised
+ *   3. panels of down -> slots, the slices folded
+ * The next wave's first phase may run beside the third: they share no memory. */
+#include <string.h>
+
+#include "cpu_impl.h"
+
+enum {
+    MIN_WAVE_ROWS = 64,
+    ROW_COST = 16 /* rows that cost as much as reading the weights of a panel once */
+};
+
+/* Temporary memory of the node. */
+typedef struct expert_temp {
+    int32_t *first;  /* [E + 1] where each expert's rows begin in order */
+    int32_t *order;  /* [T * K] row * K + slot, sorted by expert */
+    float *h;        /* [wave rows][F] */
+    unsigned char *hq; /* [wave rows] activation rows for down */
+    size_t bytes;
+} expert_temp;
+
+static size_t wave_rows(const oct_node *n, int64_t rows)
+{
+    int64_t all = rows * n->n_used, cap = rows > MIN_WAVE_ROWS ? rows : MIN_WAVE_ROWS;
+    return (size_t)(all < cap ? all : cap);
+}
+
+static size_t align64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+static expert_temp temp_at(unsigned char *base, const oct_node *n, int64_t rows)
+{
+    const oct_q8_layout *down = n->w[1]->q8;
+    oct_act_layout act;
+    oct_act_layout_init(&act, down->n_in, down->n_groups);
+    size_t wave = wave_rows(n, rows);
+    size_t order_at = align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
+    size_t h_at = order_at + align64((size_t)(rows * n->n_used) * sizeof(int32_t));
+    size_t hq_at = h_at + align64(wave * (size_t)down->n_in * sizeof(float));
+    if (!base)
+        return (expert_temp){.bytes = hq_at + wave * act.bytes};
+    return (expert_temp){(int32_t *)(void *)base, (int32_t *)(void *)(base + order_at),
+                         (float *)(void *)(base + h_at), base + hq_at, hq_at + wave * act.bytes};
+}
+
+size_t oct_cpu_experts_temp(const oct_node *n, int64_t rows)
+{
+    return temp_at(NULL, n, rows).bytes;
+}
+
+/* Counting sort of (row, slot) by expert; stable, so a sequence's rows keep their order. */
+static void sort_rows(const oct_node *n, const oct_cpu_run *c, const expert_temp *t)
+{
+    int64_t n_experts = n->w[1]->q8->n_experts, rows = c->run->n_rows, k = n->n_used;
+    memset(t->first, 0, (size_t)(n_experts + 1) * sizeof *t->first);
+    const unsigned char *routes = n->in[1] ? oct_cpu_data(c, n->in[1]) : NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t r = 0; r < rows; r++) {
+            const int32_t *expert =
+                routes ? (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes) : NULL;
+            for (int64_t s = 0; s < k; s++) {
+                int64_t e = expert ? expert[s] : 0;
+                if (pass == 0)
+                    t->first[e + 1]++;
+                else
+                    t->order[t->first[e]++] = (int32_t)(r * k + s);
+            }
+        }
+        if (pass == 0)
+            for (int64_t e = 0; e < n_experts; e++)
+                t->first[e + 1] += t->first[e];
+    }
+    for (int64_t e = n_experts; e > 0; e--) /* the second pass moved each start to its end */
+        t->first[e] = t->first[e - 1];
+    t->first[0] = 0;
+}
+
+/* The experts first..end-1 of a wave and the phase's tasks per expert. */
+typedef struct wave {
+    const oct_cpu_run *c;
+    const oct_node *n;
+    const expert_temp *t;
+    int64_t first, end;
+} wave;
+
+typedef void task_fn(const wave *w, int64_t expert, int64_t task);
+
+static int64_t expert_rows(const wave *w, int64_t e)
+{
+    return w->t->first[e + 1] - w->t->first[e];
+}
+
+static int64_t task_cost(const wave *w, int64_t e)
+{
+    return expert_rows(w, e) > 0 ? expert_rows(w, e) + ROW_COST : 0;
+}
+
+/* Runs this thread's contiguous share, by cost, of n_tasks tasks of every expert that has rows. */
+static void share_tasks(const wave *w, int64_t n_tasks, task_fn *fn)
+{
+    int64_t total = 0, before = 0, lo, hi;
+    for (int64_t e = w->first; e < w->end; e++)
+        total += n_tasks * task_cost(w, e);
+    oct_team_range(total, w->c->thread, w->c->n_threads, &lo, &hi);
+    for (int64_t e = w->first; e < w->end && before < hi; e++) {
+        int64_t cost = task_cost(w, e);
+        if (cost == 0)
+            continue;
+        /* tasks whose first unit of cost lies in [lo, hi) */
+        int64_t a = lo <= before ? 0 : (lo - before + cost - 1) / cost;
+        int64_t b = (hi - before + cost - 1) / cost;
+        for (int64_t i = a; i < b && i < n_tasks; i++)
+            fn(w, e, i);
+        before += n_tasks * cost;
+    }
+}
+
+static void gate_up_task(const wave *w, int64_t e, int64_t task)
+{
+    const oct_cpu_run *c = w->c;
+    const oct_tensor *act = w->n->in[0], *weight = w->n->w[0];
+    const oct_q8_layout *l = weight->q8;
+    const unsigned char *x = oct_cpu_data(c, act);
+    int64_t slice = task / l->n_panels, panel = task % l->n_panels;
+    int64_t slice_ff = l->unit_out / 2, at = panel * (OCT_Q8_PANEL / 2);
+    int64_t n = slice_ff - at < OCT_Q8_PANEL / 2 ? slice_ff - at : OCT_Q8_PANEL / 2;
+    int64_t d_ff = w->n->w[1]->q8->n_in, wave_first = w->t->first[w->first];
+    oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
+    for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
+        int64_t rows = w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
+        for (int64_t r = 0; r < rows; r++)
+            tiles.rows[r] = x + (size_t)(w->t->order[i + r] / w->n->n_used) * act->row_bytes;
+        const float *y = oct_cpu_panel(c, weight, &act->act, e, slice, panel, rows);
+        for (int64_t r = 0; r < rows; r++)
+            c->cpu->k->gelu_mul(y + r * OCT_Q8_PANEL, y + r * OCT_Q8_PANEL + OCT_Q8_PANEL / 2, n,
+                                w->t->h + (i + r - wave_first) * d_ff + slice * slice_ff + at);
+    }
+}
+
+static void down_task(const wave *w, int64_t e, int64_t panel)
+{
+    const oct_cpu_run *c = w->c;
+    const oct_tensor *weight = w->n->w[1], *out = w->n->out;
+    int64_t at = panel * OCT_Q8_PANEL;
+    int64_t n = out->cols - at < OCT_Q8_PANEL ? out->cols - at : OCT_Q8_PANEL;
+    oct_act_layout act;
+    oct_act_layout_init(&act, weight->q8->n_in, weight->q8->n_groups);
+    float *slots = oct_cpu_data(c, out);
+    int64_t wave_first = w->t->first[w->first];
+    oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
+    for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
+        int64_t rows = w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
+        for (int64_t r = 0; r < rows; r++)
+            tiles.rows[r] = w->t->hq + (size_t)(i + r - wave_first) * act.bytes;
+        const float *y = oct_cpu_panel(c, weight, &act, e, 0, panel, rows);
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(slots + w->t->order[i + r] * out->cols + at, y + r * OCT_Q8_PANEL,
+                   (size_t)n * sizeof *y);
+    }
+}
+
+static void quantise_rows(const wave *w)
+{
+    const oct_q8_layout *down = w->n->w[1]->q8;
+    oct_act_layout act;
+    oct_act_layout_init(&act, down->n_in, down->n_groups);
+    int64_t lo, hi, rows = w->t->first[w->end] - w->t->first[w->first];
+    oct_team_range(rows, w->c->thread, w->c->n_threads, &lo, &hi);
+    for (int64_t r = lo; r < hi; r++)
+        w->c->cpu->k->act_quantise(&act, w->t->h + r * down->n_in, w->t->hq + (size_t)r * act.bytes);
+}
+
+void oct_cpu_experts(const oct_cpu_run *c, const oct_node *n)
+{
+    const oct_q8_layout *gate_up = n->w[0]->q8, *down = n->w[1]->q8;
+    expert_temp t = temp_at(c->plan->buffer + n->temp_offset, n, c->plan->graph->rows);
+    if (c->thread == 0)
+        sort_rows(n, c, &t);
+    oct_team_barrier(c->cpu->team);
+
+    int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
+    for (int64_t e = 0; e < down->n_experts;) {
+        wave w = {c, n, &t, e, e};
+        while (w.end < down->n_experts && t.first[w.end + 1] - t.first[e] <= cap)
+            w.end++;
+        e = w.end;
+        if (t.first[w.end] == t.first[w.first])
+            continue;
+        share_tasks(&w, gate_up->n_slices * gate_up->n_panels, gate_up_task);
+        oct_team_barrier(c->cpu->team);
+        quantise_rows(&w);
+        oct_team_barrier(c->cpu->team);
+        share_tasks(&w, down->n_panels, down_task);
+    }
+    if (c->thread == 0)
+        for (int64_t e = 0; e < down->n_experts; e++)
+            if (t.first[e + 1] > t.first[e])
+                c->run->bytes_read += (uint64_t)gate_up->n_slices * (gate_up->unit_bytes + down->unit_bytes);
+}

@@ -1,0 +1,41 @@
+#include "model_impl.h"
+
+static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_attn_shape *attn,
+                             oct_tensor *x)
+{
+    oct_tensor *qkv = oct_graph_linear(g, oct_graph_quantise(g, x, w->qkv.q8), &w->qkv);
+    oct_graph_rope_store(g, qkv, attn);
+    oct_tensor *o = oct_graph_attention(g, qkv, attn);
+    oct_tensor *y = oct_graph_linear(g, oct_graph_quantise(g, o, w->attn_out.q8), &w->attn_out);
+    oct_graph_fold_ranks(g, y);
+    return y;
+}
+
+static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n_used, oct_tensor *x)
+{
+    oct_tensor *routes = w->router.data ? oct_graph_route(g, x, &w->router, n_used) : NULL;
+    oct_tensor *act = oct_graph_quantise(g, x, w->gate_up.q8);
+    oct_tensor *slots = oct_graph_experts(g, act, routes, n_used, &w->gate_up, &w->down);
+    oct_graph_fold_ranks(g, slots);
+    return routes ? oct_graph_combine(g, slots, routes, n_used) : slots;
+}
+
+oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_t rows, oct_graph *g,
+                          oct_error *err)
+{
+    const oct_grok_config *c = &m->config;
+    oct_graph_init(g, rows);
+    oct_tensor *h = oct_graph_embed(g, &m->embedding, c->embedding_scale);
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        const oct_grok_layer *w = &m->layers[i];
+        g->layer = i;
+        oct_tensor *a = attention(g, w, attn, oct_graph_norm(g, h, &w->norm_attn_in, c->norm_eps));
+        oct_graph_add_norm(g, h, a, &w->norm_attn_out, c->norm_eps);
+        oct_tensor *f = feed_forward(g, w, c->n_used, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
+        oct_graph_add_norm(g, h, f, &w->norm_ffn_out, c->norm_eps);
+    }
+    g->layer = -1;
+    oct_tensor *z = oct_graph_norm(g, oct_graph_select(g, h), &m->norm_final, c->norm_eps);
+    oct_graph_head(g, z, &m->embedding, c->output_scale);
+    return oct_graph_status(g, err);
+}

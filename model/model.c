@@ -1,0 +1,228 @@
+/* model.c: opening a model file: every tensor is found, checked and given its place. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model_impl.h"
+
+#ifndef OCT_VERSION
+#error "the build defines OCT_VERSION"
+#endif
+
+const char *oct_version(void)
+{
+    return OCT_VERSION;
+}
+
+static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
+                              const oct_gguf_tensor *have, oct_error *err)
+{
+    return oct_fail(err, OCT_ERR_SHAPE,
+                    "%s: tensor %s: expected type %u [%llu, %llu, %llu], found type %u [%llu, %llu, %llu]",
+                    oct_gguf_path(g), want->name, want->dtype, (unsigned long long)want->ne[0],
+                    (unsigned long long)want->ne[1], (unsigned long long)want->ne[2], have->dtype,
+                    (unsigned long long)have->ne[0], (unsigned long long)have->ne[1],
+                    (unsigned long long)have->ne[2]);
+}
+
+static oct_tensor packed(const char *name, const oct_q8_layout *l, const void *data)
+{
+    return (oct_tensor){
+        .name = name, .dtype = OCT_Q8, .rows = l->n_out, .cols = l->n_in, .q8 = l, .data = data};
+}
+
+static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
+{
+    return (oct_tensor){.name = name, .dtype = OCT_F32, .rows = rows, .cols = cols,
+                        .row_bytes = (size_t)cols * sizeof(float), .data = data};
+}
+
+static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *have)
+{
+    const oct_grok_layouts *l = &m->layouts;
+    oct_grok_layer *w = t->layer >= 0 ? &m->layers[t->layer] : NULL;
+    int64_t d = m->config.d_model;
+    oct_tensor norm = plain(have->name, 1, d, have->data);
+    switch (t->kind) {
+    case OCT_GROK_GATE_UP: w->gate_up = packed(have->name, &l->gate_up, have->data); break;
+    case OCT_GROK_DOWN: w->down = packed(have->name, &l->down, have->data); break;
+    case OCT_GROK_QKV: w->qkv = packed(have->name, &l->qkv, have->data); break;
+    case OCT_GROK_ATTN_OUT: w->attn_out = packed(have->name, &l->attn_out, have->data); break;
+    case OCT_GROK_ROUTER: w->router = plain(have->name, m->config.n_experts, d, have->data); break;
+    case OCT_GROK_NORM_ATTN_IN: w->norm_attn_in = norm; break;
+    case OCT_GROK_NORM_ATTN_OUT: w->norm_attn_out = norm; break;
+    case OCT_GROK_NORM_FFN_IN: w->norm_ffn_in = norm; break;
+    case OCT_GROK_NORM_FFN_OUT: w->norm_ffn_out = norm; break;
+    case OCT_GROK_NORM_FINAL: m->norm_final = norm; break;
+    case OCT_GROK_EMBEDDING:
+        m->embedding = (oct_table){have->data, m->config.n_vocab, l->embedding.slice_rows,
+                                   l->embedding.slice_rows_pad, d};
+        break;
+    case OCT_GROK_KINDS: break;
+    }
+}
+
+/* Checks every tensor of the manifest against the file and binds it; none may be missing. Tensors
+ * the manifest does not know are refused: they would be weights that nobody multiplies. */
+static oct_status bind_all(oct_model *m, oct_error *err)
+{
+    oct_grok_tensor *list;
+    int64_t n;
+    OCT_TRY(oct_grok_manifest(&m->config, &m->layouts, &list, &n, err));
+    oct_status status = OCT_OK;
+    for (int64_t i = 0; i < n && status == OCT_OK; i++) {
+        const oct_gguf_tensor *have = oct_gguf_find(m->file, list[i].name);
+        if (!have)
+            status = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is missing", oct_gguf_path(m->file),
+                              list[i].name);
+        else if (have->dtype != list[i].dtype || memcmp(have->ne, list[i].ne, sizeof have->ne) != 0)
+            status = shape_error(m->file, &list[i], have, err);
+        else if (have->offset % list[i].align != 0)
+            status = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s at %llu, expected a multiple of %zu",
+                              oct_gguf_path(m->file), list[i].name, (unsigned long long)have->offset,
+                              list[i].align);
+        else
+            bind(m, &list[i], have);
+        m->info.weight_bytes += have ? have->bytes : 0;
+    }
+    free(list);
+    OCT_TRY(status);
+    int64_t known = n + (oct_gguf_find(m->file, OCT_GROK_TOKENIZER) ? 1 : 0);
+    if (oct_gguf_n_tensors(m->file) != known)
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: %lld tensors, expected %lld for this configuration",
+                        oct_gguf_path(m->file), (long long)oct_gguf_n_tensors(m->file), (long long)known);
+    return OCT_OK;
+}
+
+static oct_status open_tokenizer(oct_model *m, oct_error *err)
+{
+    const oct_gguf_tensor *t = oct_gguf_find(m->file, OCT_GROK_TOKENIZER);
+    if (!t)
+        return OCT_OK;
+    if (t->dtype != OCT_GGUF_T_I8 || t->rank != 1)
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is not a row of bytes", oct_gguf_path(m->file),
+                        t->name);
+    OCT_TRY(oct_spm_new(t->data, t->bytes, &m->tokenizer, err));
+    if (oct_spm_size(m->tokenizer) > m->config.n_vocab)
+        return oct_fail(err, OCT_ERR_SHAPE, "%s: the tokenizer has %d pieces, the embedding %lld rows",
+                        oct_gguf_path(m->file), oct_spm_size(m->tokenizer), (long long)m->config.n_vocab);
+    return OCT_OK;
+}
+
+static uint64_t active_bytes(const oct_model *m)
+{
+    const oct_grok_config *c = &m->config;
+    const oct_grok_layouts *l = &m->layouts;
+    uint64_t slices = (uint64_t)c->n_slices, d = (uint64_t)c->d_model;
+    uint64_t layer = slices * (l->qkv.unit_bytes + l->attn_out.unit_bytes) +
+                     slices * (uint64_t)c->n_used * (l->gate_up.unit_bytes + l->down.unit_bytes) +
+                     4 * d * (4 + (c->n_experts > 1 ? (uint64_t)c->n_experts : 0));
+    return (uint64_t)c->n_layers * layer + (uint64_t)c->n_vocab * d * sizeof(uint16_t) + 4 * d;
+}
+
+static oct_status fill_info(oct_model *m, oct_error *err)
+{
+    const oct_grok_config *c = &m->config;
+    oct_model_info *i = &m->info;
+    i->n_layers = c->n_layers;
+    i->n_vocab = c->n_vocab;
+    i->n_ctx = c->n_ctx;
+    i->d_model = c->d_model;
+    i->n_q_heads = c->n_q_heads;
+    i->n_kv_heads = c->n_kv_heads;
+    i->head_dim = c->head_dim;
+    i->d_ff = c->d_ff;
+    i->n_experts = c->n_experts;
+    i->n_experts_used = c->n_used;
+    i->n_slices = c->n_slices;
+    i->embedding_scale = c->embedding_scale;
+    i->output_scale = c->output_scale;
+    i->attn_scale = c->attn_scale;
+    i->attn_cap = c->attn_cap;
+    i->rope_base = c->rope_base;
+    i->norm_eps = c->norm_eps;
+    i->pad_id = (int32_t)c->pad_id;
+    i->eos_id = (int32_t)c->eos_id;
+    i->has_tokenizer = m->tokenizer != NULL;
+    i->file_bytes = oct_gguf_file_bytes(m->file);
+    i->active_bytes = active_bytes(m);
+    return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
+}
+
+static oct_status open_all(oct_model *m, const char *path, oct_error *err)
+{
+    OCT_TRY(oct_gguf_open(path, &m->file, err));
+    OCT_TRY(oct_grok_config_get(m->file, &m->config, err));
+    OCT_TRY(oct_grok_layouts_init(&m->config, &m->layouts, err));
+    m->layers = calloc((size_t)m->config.n_layers, sizeof *m->layers);
+    if (!m->layers)
+        return oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory for %lld layers", path,
+                        (long long)m->config.n_layers);
+    OCT_TRY(bind_all(m, err));
+    OCT_TRY(open_tokenizer(m, err));
+    return fill_info(m, err);
+}
+
+oct_status oct_model_open(const char *path, oct_model **out, oct_error *err)
+{
+    *out = NULL;
+    oct_model *m = calloc(1, sizeof *m);
+    if (!m)
+        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
+    oct_status status = open_all(m, path, err);
+    if (status != OCT_OK) {
+        oct_model_close(m);
+        return status;
+    }
+    *out = m;
+    return OCT_OK;
+}
+
+void oct_model_close(oct_model *m)
+{
+    if (!m)
+        return;
+    oct_spm_free(m->tokenizer);
+    free(m->layers);
+    oct_gguf_close(m->file);
+    free(m);
+}
+
+const oct_model_info *oct_model_get_info(const oct_model *m)
+{
+    return &m->info;
+}
+
+static oct_status need_tokenizer(const oct_model *m, oct_error *err)
+{
+    if (m->tokenizer)
+        return OCT_OK;
+    return oct_fail(err, OCT_ERR_UNSUPPORTED, "%s: the file holds no tokenizer", oct_gguf_path(m->file));
+}
+
+oct_status oct_encode(const oct_model *m, const char *text, size_t n, int32_t **ids, size_t *n_ids,
+                      oct_error *err)
+{
+    *ids = NULL;
+    *n_ids = 0;
+    OCT_TRY(need_tokenizer(m, err));
+    size_t valid = oct_utf8_valid(text, n);
+    if (valid != n)
+        return oct_fail(err, OCT_ERR_ARG, "text: byte 0x%02x at offset %zu is not UTF-8",
+                        (unsigned char)text[valid], valid);
+    return oct_spm_encode(m->tokenizer, text, n, ids, n_ids, err);
+}
+
+oct_status oct_decode(const oct_model *m, const int32_t *ids, size_t n_ids, char **text, size_t *n,
+                      oct_error *err)
+{
+    *text = NULL;
+    *n = 0;
+    OCT_TRY(need_tokenizer(m, err));
+    return oct_spm_decode(m->tokenizer, ids, n_ids, text, n, err);
+}
+
+const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n)
+{
+    *n = 0;
+    return m->tokenizer ? oct_spm_bytes(m->tokenizer, id, n) : NULL;
+}

@@ -1,0 +1,35 @@
+/* model_impl.h: what the files of model/ share. */
+#ifndef OCT_MODEL_IMPL_H
+#define OCT_MODEL_IMPL_H
+
+#include "graph.h"
+#include "grok.h"
+#include "octet.h"
+#include "tokenizer.h"
+
+typedef struct oct_grok_layer {
+    oct_tensor qkv, attn_out, gate_up, down;
+    oct_tensor router; /* [E, D] f32; data NULL: dense */
+    oct_tensor norm_attn_in, norm_attn_out, norm_ffn_in, norm_ffn_out; /* [1, D] f32 */
+} oct_grok_layer;
+
+struct oct_model {
+    oct_gguf *file;
+    oct_grok_config config;
+    oct_grok_layouts layouts;
+    oct_model_info info;
+    oct_spm *tokenizer; /* NULL: none in the file */
+    oct_grok_layer *layers;
+    oct_tensor norm_final;
+    oct_table embedding;
+};
+
+/* Grok-1's forward pass for a capacity of rows, as reference equations give it:
+ *   h = E[token] * embedding_scale
+ *   per layer: h += norm_attn_out(attention(norm_attn_in(h)) Wo); h += norm_ffn_out(moe(norm_ffn_in(h)))
+ *   logits = norm_final(h) E^T * output_scale
+ * attn must outlive the graph. */
+OCT_MUST_CHECK oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_t rows,
+                          oct_graph *g, oct_error *err);
+
+#endif
