@@ -1,0 +1,271 @@
+#include "hparams.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 1 << 20 };
+
+/* Constants of xAI's code that no configuration holds. */
+static const float ROPE_BASE = 10000.0f, NORM_EPS = 1e-5f, ATTN_CAP = 30.0f;
+
+static const struct {
+    const char *key;
+    bool integer;
+    double lo, hi;
+    double grok1;
+} params[OCT_HPARAMS] = {
+    [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX, 131072},
+    [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX, 6144},
+    [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS, 64},
+    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_GROK_MAX_EXPERTS, 8},
+    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX, 48},
+    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX, 8},
+    [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX, 128},
+    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6, 8},
+    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_GROK_MAX_EXPERTS, 2},
+    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX, 8192},
+    [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX, 0},
+    [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX, 2},
+    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30,
+                                           78.38367176906169},
+    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30,
+                                        0.5773502691896257},
+    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30,
+                                       0.08838834764831845}};
+
+static oct_status read_value(const char *path, const char *key, const json_t *v, oct_hparams *h,
+                             oct_lines *warnings, oct_error *err)
+{
+    int i = 0;
+    while (i < OCT_HPARAMS && strcmp(params[i].key, key) != 0)
+        i++;
+    if (i == OCT_HPARAMS) {
+        oct_lines_add(warnings, "%s: key \"%s\" is not known; it is ignored", path, key);
+        return OCT_OK;
+    }
+    bool integral = json_is_integer(v) || (json_is_real(v) && json_real_value(v) ==
+                                                                  floor(json_real_value(v)));
+    if (!json_is_number(v) || (params[i].integer && !integral))
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: \"%s\" must be %s", path, key,
+                        params[i].integer ? "a whole number" : "a number");
+    double d = json_number_value(v);
+    if (!(d >= params[i].lo && d <= params[i].hi))
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: \"%s\" is %.17g; expected %.10g to %.10g", path, key,
+                        d, params[i].lo, params[i].hi);
+    h->given[i] = true;
+    h->value[i] = d;
+    return OCT_OK;
+}
+
+oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings, oct_error *err)
+{
+    *h = (oct_hparams){0};
+    FILE *f = fopen(path, "rbe");
+    if (!f)
+        return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
+    oct_status s = OCT_OK;
+    json_t *root = NULL;
+    json_error_t e;
+    char *text = malloc(MAX_CONFIG_BYTES + 1);
+    size_t n = text ? fread(text, 1, MAX_CONFIG_BYTES + 1, f) : 0;
+    if (!text)
+        s = oct_fail(err, OCT_ERR_MEMORY, "out of memory");
+    else if (ferror(f))
+        s = oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (n > MAX_CONFIG_BYTES)
+        s = oct_fail(err, OCT_ERR_FORMAT, "%s: larger than %d bytes; no configuration is", path,
+                     MAX_CONFIG_BYTES);
+    else if (!(root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e)))
+        s = oct_fail(err, OCT_ERR_FORMAT, "%s: not JSON: line %d: %s", path, e.line, e.text);
+    else if (!json_is_object(root))
+        s = oct_fail(err, OCT_ERR_FORMAT, "%s: expected a JSON object", path);
+    if (s == OCT_OK) {
+        const char *key;
+        json_t *v;
+        json_object_foreach(root, key, v) {
+            s = read_value(path, key, v, h, warnings, err);
+            if (s != OCT_OK)
+                break;
+        }
+    }
+    json_decref(root);
+    free(text);
+    fclose(f);
+    return s;
+}
+
+/* Sizes that both the shapes and a configuration can tell. */
+static const struct {
+    oct_hparam param;
+    oct_ckpt_dim dim;
+} shared_sizes[] = {{OCT_HP_VOCAB_SIZE, OCT_CKPT_VOCAB},
+                    {OCT_HP_EMB_SIZE, OCT_CKPT_MODEL},
+                    {OCT_HP_NUM_EXPERTS, OCT_CKPT_EXPERTS}};
+
+static int64_t number(const oct_hparams *h, oct_hparam p)
+{
+    return (int64_t)h->value[p];
+}
+
+bool oct_hparams_is_grok1(const oct_ckpt *c, char why[128])
+{
+    const struct {
+        const char *name;
+        int64_t here, grok1;
+    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], 131072},
+                 {"emb_size", c->dim[OCT_CKPT_MODEL], 6144},
+                 {"the FFN's width", c->dim[OCT_CKPT_FFN], 32768},
+                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], 8},
+                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], 6144},
+                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], 1024},
+                 {"num_layers", c->n_layers, 64}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].here != sizes[i].grok1) {
+            if (why)
+                snprintf(why, 128, "%s is %" PRId64 " (Grok-1: %" PRId64 ")", sizes[i].name,
+                         sizes[i].here, sizes[i].grok1);
+            return false;
+        }
+    return true;
+}
+
+/* What the file says against what the shapes say. */
+static oct_status check_shapes(const oct_ckpt *c, const oct_hparams *h, const char *path,
+                               oct_error *err)
+{
+    for (size_t i = 0; i < sizeof shared_sizes / sizeof *shared_sizes; i++) {
+        oct_hparam p = shared_sizes[i].param;
+        int64_t said = number(h, p), found = c->dim[shared_sizes[i].dim];
+        if (p == OCT_HP_NUM_EXPERTS && said == 0)
+            said = 1; /* both mean a dense model */
+        if (h->given[p] && said != found)
+            return oct_fail(err, OCT_ERR_SHAPE, "%s says %s %" PRId64 ", the shapes in %s say %" PRId64,
+                            path, params[p].key, number(h, p), c->dir, found);
+    }
+    if (h->given[OCT_HP_NUM_LAYERS] && number(h, OCT_HP_NUM_LAYERS) != c->n_layers)
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "%s says num_layers %" PRId64 ", %s has %" PRId64 " files: %" PRId64 " layers",
+                        path, number(h, OCT_HP_NUM_LAYERS), c->dir, c->n_leaves, c->n_layers);
+    if (h->given[OCT_HP_WIDENING_FACTOR]) {
+        double w = h->value[OCT_HP_WIDENING_FACTOR];
+        int64_t ffn = oct_grok_ffn_size(c->dim[OCT_CKPT_MODEL], w);
+        if (ffn != c->dim[OCT_CKPT_FFN])
+            return oct_fail(err, OCT_ERR_SHAPE,
+                            "%s says widening_factor %.10g (an FFN of %" PRId64
+                            "), the shapes in %s say an FFN of %" PRId64, path, w, ffn, c->dir,
+                            c->dim[OCT_CKPT_FFN]);
+    }
+    return OCT_OK;
+}
+
+/* Heads: any of the three numbers may be missing if the others tell it. */
+static oct_status resolve_heads(const oct_ckpt *c, const oct_hparams *h, const char *path,
+                                oct_grok_config *out, oct_error *err)
+{
+    static const struct {
+        oct_hparam count;
+        oct_ckpt_dim width;
+        const char *what;
+    } rows[] = {{OCT_HP_NUM_Q_HEADS, OCT_CKPT_Q_WIDTH, "query"},
+                {OCT_HP_NUM_KV_HEADS, OCT_CKPT_KV_WIDTH, "key"}};
+    out->head_dim = number(h, OCT_HP_KEY_SIZE);
+    int64_t *heads[] = {&out->n_q_heads, &out->n_kv_heads};
+    for (int i = 0; i < 2; i++) {
+        int64_t width = c->dim[rows[i].width];
+        *heads[i] = h->given[rows[i].count] ? number(h, rows[i].count) : width / out->head_dim;
+        int64_t product = 0;
+        if (__builtin_mul_overflow(*heads[i], out->head_dim, &product) || product != width)
+            return oct_fail(err, OCT_ERR_SHAPE,
+                            "%s says %s %" PRId64 " and key_size %" PRId64
+                            ", the shapes in %s say a %s of %" PRId64, path, params[rows[i].count].key,
+                            *heads[i], out->head_dim, c->dir, rows[i].what, width);
+    }
+    return OCT_OK;
+}
+
+/* Scale groups of an inputs-split matrix: the checkpoint's, or for plain arrays as many as divide
+ * both the KV heads and the inputs, so that the matrix can be cut like the attention. */
+static int64_t input_groups(int64_t groups, int64_t n_kv_heads, int64_t n_in)
+{
+    if (groups)
+        return groups;
+    int64_t g = 8;
+    while (n_kv_heads % g || n_in % g)
+        g--;
+    return g;
+}
+
+static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const char *path,
+                                  const char *looked_in, oct_error *err)
+{
+    static const oct_hparam required[] = {
+        OCT_HP_KEY_SIZE, OCT_HP_SEQUENCE_LEN, OCT_HP_PAD_TOKEN, OCT_HP_EOS_TOKEN,
+        OCT_HP_EMBEDDING_MULTIPLIER_SCALE, OCT_HP_OUTPUT_MULTIPLIER_SCALE,
+        OCT_HP_ATTN_OUTPUT_MULTIPLIER, OCT_HP_NUM_SELECTED_EXPERTS};
+    char names[300] = "", why[128] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
+        if (h->given[required[i]] || (c->dense && required[i] == OCT_HP_NUM_SELECTED_EXPERTS))
+            continue;
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
+                              params[required[i]].key);
+    }
+    if (!n)
+        return OCT_OK;
+    oct_hparams_is_grok1(c, why);
+    if (path)
+        return oct_fail(err, OCT_ERR_FORMAT, "%s lacks %s, which the shapes cannot tell; this is not "
+                        "Grok-1: %s", path, names, why);
+    return oct_fail(err, OCT_ERR_ARG,
+                    "config.json is needed (keys %s): this is not Grok-1: %s. Looked in %s", names, why,
+                    looked_in ? looked_in : "no folder");
+}
+
+oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, const char *path,
+                               const char *looked_in, oct_grok_config *out, oct_error *err)
+{
+    oct_hparams h = {0};
+    if (given) {
+        OCT_TRY(check_shapes(c, given, path, err));
+        h = *given;
+    }
+    if (oct_hparams_is_grok1(c, NULL))
+        for (int i = 0; i < OCT_HPARAMS; i++)
+            if (!h.given[i]) {
+                h.given[i] = true;
+                h.value[i] = params[i].grok1;
+            }
+    OCT_TRY(missing_numbers(c, &h, path, looked_in, err));
+    const int64_t *dim = c->dim;
+    *out = (oct_grok_config){
+        .n_layers = c->n_layers, .n_vocab = dim[OCT_CKPT_VOCAB], .d_model = dim[OCT_CKPT_MODEL],
+        .d_ff = dim[OCT_CKPT_FFN], .n_experts = dim[OCT_CKPT_EXPERTS],
+        .n_used = c->dense ? 1 : number(&h, OCT_HP_NUM_SELECTED_EXPERTS),
+        .n_ctx = number(&h, OCT_HP_SEQUENCE_LEN),
+        .pad_id = number(&h, OCT_HP_PAD_TOKEN), .eos_id = number(&h, OCT_HP_EOS_TOKEN),
+        .embedding_scale = (float)h.value[OCT_HP_EMBEDDING_MULTIPLIER_SCALE],
+        .output_scale = (float)h.value[OCT_HP_OUTPUT_MULTIPLIER_SCALE],
+        .attn_scale = (float)h.value[OCT_HP_ATTN_OUTPUT_MULTIPLIER],
+        .attn_cap = ATTN_CAP, .rope_base = ROPE_BASE, .norm_eps = NORM_EPS};
+    OCT_TRY(resolve_heads(c, &h, path ? path : "Grok-1's configuration", out, err));
+    if (c->dense && h.given[OCT_HP_NUM_SELECTED_EXPERTS] && number(&h, OCT_HP_NUM_SELECTED_EXPERTS) > 1)
+        return oct_fail(err, OCT_ERR_SHAPE, "%s says num_selected_experts %" PRId64
+                        ", the checkpoint in %s is dense", path, number(&h, OCT_HP_NUM_SELECTED_EXPERTS),
+                        c->dir);
+    if (out->n_used > out->n_experts)
+        return oct_fail(err, OCT_ERR_SHAPE, "%s says num_selected_experts %" PRId64
+                        ", the shapes in %s say %" PRId64 " experts", path ? path : "Grok-1", out->n_used,
+                        c->dir, out->n_experts);
+    out->qkv_groups = dim[OCT_CKPT_QKV_GROUPS] ? dim[OCT_CKPT_QKV_GROUPS] : 1;
+    out->gate_up_groups = dim[OCT_CKPT_GATE_UP_GROUPS] ? dim[OCT_CKPT_GATE_UP_GROUPS] : 1;
+    out->attn_out_groups = input_groups(dim[OCT_CKPT_ATTN_OUT_GROUPS], out->n_kv_heads,
+                                        dim[OCT_CKPT_Q_WIDTH]);
+    out->down_groups = input_groups(dim[OCT_CKPT_DOWN_GROUPS], out->n_kv_heads, out->d_ff);
+    out->n_slices = oct_grok_slices(out->n_kv_heads, out->attn_out_groups, out->down_groups);
+    return oct_grok_config_check(out, err);
+}

@@ -1,0 +1,45 @@
+/* hparams.h: the numbers of a model that shapes cannot tell. Grok-1's are known; other checkpoints
+ * bring a config.json with the names of xAI's run script. */
+#ifndef OCT_HPARAMS_H
+#define OCT_HPARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "checkpoint.h"
+#include "grok.h"
+#include "lines.h"
+#include "status.h"
+
+/* Keys of config.json, in the order of the table in hparams.c. */
+typedef enum oct_hparam {
+    OCT_HP_VOCAB_SIZE, OCT_HP_EMB_SIZE, OCT_HP_NUM_LAYERS, OCT_HP_NUM_EXPERTS,
+    OCT_HP_NUM_Q_HEADS, OCT_HP_NUM_KV_HEADS, OCT_HP_KEY_SIZE, OCT_HP_WIDENING_FACTOR,
+    OCT_HP_NUM_SELECTED_EXPERTS, OCT_HP_SEQUENCE_LEN, OCT_HP_PAD_TOKEN, OCT_HP_EOS_TOKEN,
+    OCT_HP_EMBEDDING_MULTIPLIER_SCALE, OCT_HP_OUTPUT_MULTIPLIER_SCALE, OCT_HP_ATTN_OUTPUT_MULTIPLIER,
+    OCT_HPARAMS
+} oct_hparam;
+
+typedef struct oct_hparams {
+    bool given[OCT_HPARAMS];
+    double value[OCT_HPARAMS]; /* integers up to 2^31 are exact */
+} oct_hparams;
+
+/* Reads a config.json: one object, numbers within their ranges. Keys that are not known are named in
+ * a warning. Errors name the file and the key. Safe for untrusted input. */
+OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings,
+                                           oct_error *err);
+
+/* Whether every shape, and the number of layers, is Grok-1's. If not, why (may be NULL) says what
+ * differs: "emb_size is 256 (Grok-1: 6144)". */
+bool oct_hparams_is_grok1(const oct_ckpt *ckpt, char why[128]);
+
+/* The model's configuration from the shapes, the file h read from path (both NULL: none), and
+ * Grok-1's numbers if the shapes are Grok-1's. A number of the file that contradicts a shape is an
+ * error that names both; so is a number that nobody gives. looked_in says where a file was sought.
+ * The result has passed oct_grok_config_check. */
+OCT_MUST_CHECK oct_status oct_hparams_resolve(const oct_ckpt *ckpt, const oct_hparams *h,
+                                              const char *path, const char *looked_in,
+                                              oct_grok_config *out, oct_error *err);
+
+#endif
