@@ -49,11 +49,11 @@ if cmake -S "$tmp/project" -B "$tmp/project/other" -DCMAKE_PREFIX_PATH="$prefix"
     fail "find_package(octet 99.0) was satisfied"
 fi
 
-one=$("$tmp/by-pkg-config" "$model" "In the beginning") || fail "embed (pkg-config) failed"
-two=$("$tmp/project/build/embed" "$model" "In the beginning") || fail "embed (find_package) failed"
+one=$("$tmp/by-pkg-config" "$model" "In the beginning" 20) || fail "embed (pkg-config) failed"
+two=$("$tmp/project/build/embed" "$model" "In the beginning" 20) || fail "embed (find_package) failed"
 [ ${#one} -gt 20 ] || fail "embed printed: $one"
 [ "$one" = "$two" ] || fail "the two programs print different texts"
-if "$tmp/by-pkg-config" "$tmp/absent.gguf" x >"$tmp/out" 2>&1; then
+if "$tmp/by-pkg-config" "$tmp/absent.gguf" x 1 >"$tmp/out" 2>&1; then
     fail "embed succeeded without a model"
 fi
 echo "install: $one"
