@@ -1,0 +1,436 @@
+/* octet info: what is in a model file, and what this machine offers to run it. The facts are
+ * gathered into one JSON object; the text for people is printed from it. */
+#include <jansson.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "cli.h"
+#include "commands.h"
+#include "gguf.h"
+#include "grok.h"
+#include "kernels.h"
+#include "memory.h"
+#include "topology.h"
+
+typedef struct info_state {
+    oct_cli_session session;
+    bool json, tensors, keys, verify;
+} info_state;
+
+static int parse(info_state *r, int argc, char **argv)
+{
+    const oct_opt rows[] = {
+        {.letter = 'm', .name = "model", .kind = OCT_OPT_TEXT, .value = &r->session.model,
+         .arg = "FILE", .help = "model file; without one the machine is described only"},
+        {.name = "verify", .kind = OCT_OPT_FLAG, .value = &r->verify,
+         .help = "read the whole file and compare every checksum"},
+        {.name = "tensors", .kind = OCT_OPT_FLAG, .value = &r->tensors,
+         .help = "list the tensors"},
+        {.name = "keys", .kind = OCT_OPT_FLAG, .value = &r->keys,
+         .help = "list the metadata keys"},
+        {.name = "json", .kind = OCT_OPT_FLAG, .value = &r->json,
+         .help = "print everything as one JSON object"},
+    };
+    const oct_cli cli = {
+        .name = "info",
+        .synopsis = "[-m MODEL] [options]",
+        .about = "Shows what a model file holds, and the processor, kernels, threads and memory that\n"
+                 "would run it. The fingerprint is the checksum of the file's header: files with the\n"
+                 "same one hold the same model.",
+        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .notes = "examples:\n"
+                 "  octet info\n"
+                 "  octet info -m grok-1.gguf\n"
+                 "  octet info -m grok-1.gguf --verify\n"
+                 "  OCTET_ISA=avx2 octet info --json | jq .machine.kernels",
+        .max_args = 1,
+    };
+    int first = argc;
+    int code = oct_cli_parse(&cli, argc, argv, &first);
+    if (code < 0 && first < argc) {
+        if (r->session.model) {
+            oct_cli_error("info: unexpected argument '%s'", argv[first]);
+            return OCT_EXIT_USAGE;
+        }
+        r->session.model = argv[first];
+    }
+    return code;
+}
+
+/* ---- gathering -------------------------------------------------------------------------------- */
+
+static json_t *text_or_null(const char *s)
+{
+    json_t *v = json_string(s);
+    return v ? v : json_null();
+}
+
+static json_t *limit(uint64_t bytes)
+{
+    return bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static void cpu_name(char *out, size_t room)
+{
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[512];
+    snprintf(out, room, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon) {
+            colon[strcspn(colon, "\n")] = 0;
+            snprintf(out, room, "%s", colon + 1 + strspn(colon + 1, " "));
+            break;
+        }
+    }
+    if (f)
+        fclose(f);
+}
+
+/* What a session would choose: $OCTET_ISA where that is a level this CPU has, else the best. */
+static oct_status chosen_isa(oct_isa best, oct_isa *isa, oct_error *err)
+{
+    const char *asked = getenv("OCTET_ISA");
+    *isa = best;
+    if (!asked || !*asked)
+        return OCT_OK;
+    if (!oct_isa_parse(asked, isa))
+        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected ref, avx2 or avx512, found '%s'",
+                        asked);
+    if (*isa > best)
+        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA=%s: this CPU offers %s at most", asked,
+                        oct_kernel_rows[best].name);
+    return OCT_OK;
+}
+
+static oct_status gather_machine(json_t *all, oct_error *err)
+{
+    char cpu[256];
+    const char *why = "";
+    oct_memory have;
+    oct_isa best = oct_isa_detect(), isa;
+    OCT_TRY(chosen_isa(best, &isa, err));
+    cpu_name(cpu, sizeof cpu);
+    oct_memory_have("", &have);
+    int n_threads = oct_topology_threads(&why);
+    json_t *rows = json_array();
+    for (int i = 0; i <= (int)best; i++)
+        json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
+    json_object_set_new(all, "version", json_string(oct_version()));
+    json_object_set_new(
+        all, "machine",
+        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:o, s:o}", "cpu", text_or_null(cpu), "kernels",
+                  "available", rows, "chosen", oct_kernel_rows[isa].name, "threads", n_threads,
+                  "threads_why", why, "memory_available", limit(have.system), "memory_cgroup",
+                  limit(have.cgroup)));
+    return OCT_OK;
+}
+
+/* Numbers of a model: name in the JSON object, words for people, place. */
+typedef struct number_row {
+    const char *key, *words;
+    size_t at;
+    char kind; /* i: int64, u: uint64, f: float, 3: int32 */
+} number_row;
+
+#define ROW(field, kind, words) {#field, words, offsetof(oct_model_info, field), kind}
+static const number_row numbers[] = {
+    ROW(n_layers, 'i', "layers"),
+    ROW(d_model, 'i', "width"),
+    ROW(n_q_heads, 'i', "query heads"),
+    ROW(n_kv_heads, 'i', "KV heads"),
+    ROW(head_dim, 'i', "head dimension"),
+    ROW(d_ff, 'i', "FFN width"),
+    ROW(n_experts, 'i', "experts"),
+    ROW(n_experts_used, 'i', "experts per token"),
+    ROW(n_vocab, 'i', "vocabulary"),
+    ROW(n_ctx, 'i', "context"),
+    ROW(n_slices, 'i', "slices"),
+    ROW(embedding_scale, 'f', "embedding scale"),
+    ROW(output_scale, 'f', "logit scale"),
+    ROW(attn_scale, 'f', "attention scale"),
+    ROW(attn_cap, 'f', "attention softcap"),
+    ROW(rope_base, 'f', "RoPE base"),
+    ROW(norm_eps, 'f', "norm epsilon"),
+    ROW(pad_id, '3', "pad id"),
+    ROW(eos_id, '3', "end-of-text id"),
+};
+enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
+
+static json_t *number_value(const oct_model_info *info, const number_row *row)
+{
+    const char *p = (const char *)info + row->at;
+    int64_t i;
+    float f;
+    int32_t i3;
+    switch (row->kind) {
+    case 'f':
+        memcpy(&f, p, sizeof f);
+        return json_real((double)f);
+    case '3':
+        memcpy(&i3, p, sizeof i3);
+        return json_integer(i3);
+    default:
+        memcpy(&i, p, sizeof i);
+        return json_integer(i);
+    }
+}
+
+static const char *dtype_name(uint32_t dtype)
+{
+    switch (dtype) {
+    case OCT_GGUF_T_F32:
+        return "f32";
+    case OCT_GGUF_T_F16:
+        return "f16";
+    case OCT_GGUF_T_Q8_0:
+        return "q8_0";
+    case OCT_GGUF_T_I8:
+        return "i8";
+    case OCT_GGUF_T_BF16:
+        return "bf16";
+    default:
+        return "?";
+    }
+}
+
+static json_t *list_tensors(const oct_gguf *g)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < oct_gguf_n_tensors(g); i++) {
+        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, i);
+        json_t *shape = json_array();
+        for (int d = t->rank - 1; d >= 0; d--)
+            json_array_append_new(shape, json_integer((json_int_t)t->ne[d]));
+        json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:I, s:I}", "name",
+                                              text_or_null(t->name), "type", dtype_name(t->dtype),
+                                              "shape", shape, "offset", (json_int_t)t->offset,
+                                              "bytes", (json_int_t)t->bytes));
+    }
+    return list;
+}
+
+static json_t *list_keys(const oct_gguf *g)
+{
+    static const char *const types[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool",
+                                        "string", "array", "u64", "i64", "f64"};
+    json_t *list = json_array();
+    for (int64_t i = 0; i < oct_gguf_n_kv(g); i++) {
+        uint32_t type = 0, elem = 0;
+        uint64_t n = 0, u = 0;
+        float f = 0;
+        const char *s = NULL;
+        const char *key = oct_gguf_key_at(g, i, &type, &elem, &n);
+        json_t *value;
+        if (type == OCT_GGUF_ARRAY)
+            value = json_sprintf("%llu values", (unsigned long long)n);
+        else if (type == OCT_GGUF_F32 && oct_gguf_get_f32(g, key, &f, NULL) == OCT_OK)
+            value = json_real((double)f);
+        else if (type == OCT_GGUF_STRING && oct_gguf_get_str(g, key, &s, NULL) == OCT_OK)
+            value = strlen(s) < 200 ? text_or_null(s) : json_sprintf("%zu bytes", strlen(s));
+        else if (oct_gguf_get_u64(g, key, &u, NULL) == OCT_OK)
+            value = json_sprintf("%llu", (unsigned long long)u);
+        else
+            value = json_null();
+        json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "key", text_or_null(key), "type",
+                                              type < 13 ? types[type] : "?", "value", value));
+    }
+    return list;
+}
+
+/* Compares every tensor with its checksum; names the first that differs. */
+static oct_status verify(const oct_gguf *g, oct_error *err)
+{
+    const void *sums = NULL;
+    uint64_t n = 0;
+    OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
+    if ((int64_t)n != oct_gguf_n_tensors(g))
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: has checksums for %llu tensors, but %lld tensors",
+                        oct_gguf_path(g), (unsigned long long)n,
+                        (long long)oct_gguf_n_tensors(g));
+    enum { PIECE = 64 << 20 }; /* between looks at the cancel flag */
+    XXH3_state_t *state = XXH3_createState();
+    oct_status s = state ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
+    for (uint64_t i = 0; s == OCT_OK && i < n; i++) {
+        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, (int64_t)i);
+        uint64_t recorded;
+        memcpy(&recorded, (const char *)sums + 8 * i, sizeof recorded);
+        XXH3_64bits_reset(state);
+        for (uint64_t at = 0; s == OCT_OK && at < t->bytes; at += PIECE) {
+            XXH3_64bits_update(state, (const char *)t->data + at,
+                               t->bytes - at < PIECE ? t->bytes - at : PIECE);
+            if (*oct_cli_cancel_flag())
+                s = oct_fail(err, OCT_ERR_CANCELLED, "interrupted");
+        }
+        if (s == OCT_OK && XXH3_64bits_digest(state) != recorded)
+            s = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s: its bytes have the checksum %016llx, "
+                         "expected %016llx: the file is damaged", oct_gguf_path(g), t->name,
+                         (unsigned long long)XXH3_64bits_digest(state),
+                         (unsigned long long)recorded);
+    }
+    XXH3_freeState(state);
+    return s;
+}
+
+static oct_status gather_file(const info_state *r, const oct_model *m, json_t *all, oct_error *err)
+{
+    const oct_model_info *info = oct_model_get_info(m);
+    oct_gguf *g = NULL;
+    uint64_t format = 0;
+    OCT_TRY(oct_gguf_open(r->session.model, &g, err));
+    oct_status s = oct_gguf_get_u64(g, "octet.format", &format, err);
+    if (s == OCT_OK && r->verify)
+        s = verify(g, err);
+    if (s == OCT_OK) {
+        json_t *model = json_object();
+        for (int i = 0; i < N_NUMBERS; i++)
+            json_object_set_new(model, numbers[i].key, number_value(info, &numbers[i]));
+        char print[24];
+        snprintf(print, sizeof print, "%016llx", (unsigned long long)info->fingerprint);
+        json_object_set_new(
+            all, "file",
+            json_pack("{s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
+                      text_or_null(r->session.model), "format", (json_int_t)format, "bytes",
+                      (json_int_t)info->file_bytes, "weight_bytes", (json_int_t)info->weight_bytes,
+                      "bytes_per_token", (json_int_t)info->active_bytes, "tokenizer",
+                      info->has_tokenizer, "fingerprint", print, "verified",
+                      r->verify ? json_true() : json_null(), "model", model));
+        if (r->tensors || r->json)
+            json_object_set_new(all, "tensors", list_tensors(g));
+        if (r->keys || r->json)
+            json_object_set_new(all, "keys", list_keys(g));
+    }
+    oct_gguf_close(g);
+    return s;
+}
+
+/* ---- printing --------------------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "?";
+}
+
+static uint64_t uint_of(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_integer(v) ? (uint64_t)json_integer_value(v) : UINT64_MAX;
+}
+
+static void print_file(const json_t *file)
+{
+    char b[24];
+    oct_cli_outf("file                 %s\n", text_of(file, "path"));
+    oct_cli_outf("  format             %llu\n", (unsigned long long)uint_of(file, "format"));
+    oct_cli_outf("  size               %s\n", oct_cli_bytes(uint_of(file, "bytes"), b));
+    oct_cli_outf("  weights            %s\n", oct_cli_bytes(uint_of(file, "weight_bytes"), b));
+    oct_cli_outf("  read per token     %s\n", oct_cli_bytes(uint_of(file, "bytes_per_token"), b));
+    oct_cli_outf("  tokenizer          %s\n",
+                 json_is_true(json_object_get(file, "tokenizer")) ? "inside" : "none");
+    oct_cli_outf("  fingerprint        %s\n", text_of(file, "fingerprint"));
+    oct_cli_outf("  checksums          %s\n",
+                 json_is_true(json_object_get(file, "verified"))
+                     ? "all tensors agree"
+                     : "header agrees; --verify reads the tensors too");
+    oct_cli_outf("model\n");
+    const json_t *model = json_object_get(file, "model");
+    for (int i = 0; i < N_NUMBERS; i++) {
+        const json_t *v = json_object_get(model, numbers[i].key);
+        oct_cli_outf("  %-18s %.9g\n", numbers[i].words, json_number_value(v));
+    }
+}
+
+static void print_lists(const json_t *all)
+{
+    size_t i;
+    json_t *v;
+    char shape[96];
+    if (json_object_get(all, "tensors"))
+        oct_cli_outf("tensors\n");
+    json_array_foreach(json_object_get(all, "tensors"), i, v) {
+        json_t *dims = json_object_get(v, "shape");
+        size_t n = 0;
+        shape[0] = 0;
+        for (size_t d = 0; d < json_array_size(dims) && n < sizeof shape - 24; d++)
+            n += (size_t)snprintf(shape + n, sizeof shape - n, "%s%lld", d ? " x " : "",
+                                  (long long)json_integer_value(json_array_get(dims, d)));
+        oct_cli_outf("  %-32s %-5s %-28s %12lld bytes at %lld\n", text_of(v, "name"),
+                     text_of(v, "type"), shape, (long long)uint_of(v, "bytes"),
+                     (long long)uint_of(v, "offset"));
+    }
+    if (json_object_get(all, "keys"))
+        oct_cli_outf("keys\n");
+    json_array_foreach(json_object_get(all, "keys"), i, v) {
+        char *value = json_dumps(json_object_get(v, "value"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        oct_cli_outf("  %-40s %-7s %s\n", text_of(v, "key"), text_of(v, "type"), value ? value : "?");
+        free(value);
+    }
+}
+
+static void print_machine(const json_t *all)
+{
+    const json_t *machine = json_object_get(all, "machine");
+    const json_t *kernels = json_object_get(machine, "kernels");
+    uint64_t cgroup = uint_of(machine, "memory_cgroup");
+    size_t i;
+    json_t *v;
+    char b[24];
+    oct_cli_outf("machine\n");
+    oct_cli_outf("  cpu                %s\n", text_of(machine, "cpu"));
+    oct_cli_outf("  kernels            %s, of", text_of(kernels, "chosen"));
+    json_array_foreach(json_object_get(kernels, "available"), i, v)
+        oct_cli_outf(" %s", json_string_value(v));
+    oct_cli_outf("\n  threads            %llu (%s)\n", (unsigned long long)uint_of(machine, "threads"),
+                 text_of(machine, "threads_why"));
+    oct_cli_outf("  memory             %s available",
+                 oct_cli_bytes(uint_of(machine, "memory_available"), b));
+    if (cgroup != UINT64_MAX)
+        oct_cli_outf(", %s left in the cgroup limit", oct_cli_bytes(cgroup, b));
+    oct_cli_outf("\n  octet              %s\n", text_of(all, "version"));
+}
+
+static int print(const info_state *r, const json_t *all)
+{
+    if (r->json) {
+        char *text = json_dumps(all, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        if (!text) {
+            oct_cli_error("no memory for the result");
+            return OCT_EXIT_ERROR;
+        }
+        oct_cli_outf("%s\n", text);
+        free(text);
+    } else {
+        if (json_object_get(all, "file"))
+            print_file(json_object_get(all, "file"));
+        print_lists(all);
+        print_machine(all);
+    }
+    return oct_cli_out_end();
+}
+
+int oct_cmd_info(int argc, char **argv)
+{
+    info_state r = {0};
+    oct_error err = {0};
+    oct_model *m = NULL;
+    int code = parse(&r, argc, argv);
+    if (code < 0 && !r.session.model && (r.verify || r.tensors || r.keys)) {
+        oct_cli_error("info: --verify, --tensors and --keys need a model (-m)");
+        return OCT_EXIT_USAGE;
+    }
+    if (code < 0 && r.session.model)
+        code = oct_cli_open(&r.session, "info", false, &m);
+    if (code >= 0)
+        return code;
+    json_t *all = json_object();
+    oct_status s = m ? gather_file(&r, m, all, &err) : OCT_OK;
+    if (s == OCT_OK)
+        s = gather_machine(all, &err);
+    code = s == OCT_OK ? print(&r, all) : oct_cli_fail(&err);
+    json_decref(all);
+    oct_model_close(m);
+    return code;
+}

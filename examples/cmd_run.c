@@ -1,0 +1,386 @@
+/* octet run: prompts to text. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "commands.h"
+#include "generate.h"
+#include "interactive.h"
+#include "memory.h"
+
+enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128 };
+
+typedef struct run_prompt {
+    char *text; /* what is echoed, then what was generated (if not streamed) */
+    size_t n, room;
+    int32_t *ids;
+    size_t n_ids;
+} run_prompt;
+
+typedef struct run_state {
+    oct_cli_session session;
+    const char *prompt, *file, *prompts_file;
+    int64_t n_max, top_k;
+    double temp, top_p;
+    uint64_t seed;
+    bool seed_given, ignore_eos, interactive, no_echo;
+    run_prompt *prompts;
+    int64_t n_prompts;
+    bool stream;
+    char last_char; /* streamed last */
+} run_state;
+
+static int parse(run_state *r, int argc, char **argv)
+{
+    const oct_opt rows[] = {
+        OCT_CLI_MODEL_ROW(r->session),
+        {.letter = 'p', .name = "prompt", .kind = OCT_OPT_TEXT, .value = &r->prompt, .arg = "TEXT",
+         .help = "the prompt"},
+        {.letter = 'f', .name = "file", .kind = OCT_OPT_TEXT, .value = &r->file, .arg = "FILE",
+         .help = "read the prompt from a file, or from stdin for -"},
+        {.name = "prompts", .kind = OCT_OPT_TEXT, .value = &r->prompts_file, .arg = "FILE",
+         .help = "one prompt a line (empty lines do not count), all generated\n"
+                 "in one batch; the k-th is drawn with seed + k - 1"},
+        {.letter = 'i', .name = "interactive", .kind = OCT_OPT_FLAG, .value = &r->interactive,
+         .help = "a conversation: type, read, type on (/help there)"},
+        {.letter = 'n', .name = "n-predict", .kind = OCT_OPT_INT, .value = &r->n_max, .arg = "N",
+         .help = "tokens to generate [128]; -1: until the model ends its text\n"
+                 "or the context is full; 0: only evaluate the prompt",
+         .lo = -1, .hi = 2147483647},
+        OCT_CLI_CTX_ROW(r->session, "positions for prompt and text [what -n needs, at most the\n"
+                                    "model's]"),
+        {.name = "temp", .kind = OCT_OPT_REAL, .value = &r->temp, .arg = "X",
+         .help = "temperature [0.7]; 0: always the likeliest token", .lo = 0, .hi = 1000},
+        {.name = "top-k", .kind = OCT_OPT_INT, .value = &r->top_k, .arg = "K",
+         .help = "draw from the K likeliest tokens only [0: off]", .lo = 0, .hi = 2147483647},
+        {.name = "top-p", .kind = OCT_OPT_REAL, .value = &r->top_p, .arg = "P",
+         .help = "draw from the likeliest tokens that together have\n"
+                 "probability P [0.95]; 1: off, 0: only the likeliest", .lo = 0, .hi = 1},
+        {.letter = 's', .name = "seed", .kind = OCT_OPT_U64, .value = &r->seed, .arg = "N",
+         .help = "the same seed draws the same text [random, printed]", .given = &r->seed_given},
+        {.name = "ignore-eos", .kind = OCT_OPT_FLAG, .value = &r->ignore_eos,
+         .help = "never let the model end its text"},
+        {.name = "no-echo", .kind = OCT_OPT_FLAG, .value = &r->no_echo,
+         .help = "do not print the prompt before the text"},
+        OCT_CLI_SESSION_ROWS(r->session),
+    };
+    const oct_cli cli = {
+        .name = "run",
+        .synopsis = "-m MODEL [-p TEXT | -f FILE | --prompts FILE | -i] [options]",
+        .about = "Continues a prompt. The text goes to stdout as it is made, timings go to stderr.\n"
+                 "Without -p, -f, --prompts and -i the prompt is read from stdin. One newline at the\n"
+                 "end of a prompt that was read from a file or stdin is dropped. Generation stops\n"
+                 "when the model ends its text, after -n tokens, at the end of the context, or on\n"
+                 "Ctrl-C (exit code 130; a second Ctrl-C ends the program at once).",
+        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .notes = "examples:\n"
+                 "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 64\n"
+                 "  octet run -m grok-1.gguf -p \"2 + 2 =\" -n 8 --temp 0\n"
+                 "  octet run -m grok-1.gguf -f story.txt --temp 0.9 --top-p 0.9 --seed 7\n"
+                 "  octet run -m grok-1.gguf --prompts questions.txt -n 50 > answers.txt\n"
+                 "  octet run -m grok-1.gguf -i\n"
+                 "  octet run -m grok-1.gguf -n 500 --dry-run",
+    };
+    return oct_cli_parse(&cli, argc, argv, NULL);
+}
+
+/* ---- prompts ---------------------------------------------------------------------------------- */
+
+static oct_status add_prompt(run_state *r, const char *text, size_t n, oct_error *err)
+{
+    run_prompt *more = realloc(r->prompts, (size_t)(r->n_prompts + 1) * sizeof *more);
+    if (!more)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for %lld prompts",
+                        (long long)r->n_prompts + 1);
+    r->prompts = more;
+    run_prompt *p = &more[r->n_prompts];
+    memset(p, 0, sizeof *p);
+    p->text = malloc(n + 1);
+    if (!p->text)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for a prompt of %zu bytes", n);
+    memcpy(p->text, text, n);
+    p->text[n] = 0;
+    p->n = n;
+    p->room = n + 1;
+    r->n_prompts++;
+    return OCT_OK;
+}
+
+static oct_status split_lines(run_state *r, const char *text, size_t n, oct_error *err)
+{
+    for (size_t at = 0; at < n; ) {
+        const char *end = memchr(text + at, '\n', n - at);
+        size_t len = end ? (size_t)(end - text) - at : n - at;
+        size_t used = len > 0 && text[at + len - 1] == '\r' ? len - 1 : len;
+        if (used > 0)
+            OCT_TRY(add_prompt(r, text + at, used, err));
+        at += len + 1;
+    }
+    if (r->n_prompts == 0)
+        return oct_fail(err, OCT_ERR_ARG, "%s: holds no prompt", r->prompts_file);
+    return OCT_OK;
+}
+
+static oct_status read_prompts(run_state *r, oct_error *err)
+{
+    const char *path = r->prompts_file ? r->prompts_file : r->file ? r->file : "-";
+    char *text = NULL;
+    size_t n = 0;
+    if (r->prompt)
+        return add_prompt(r, r->prompt, strlen(r->prompt), err);
+    OCT_TRY(oct_cli_read(path, PROMPT_BYTES_MAX, &text, &n, err));
+    oct_status s;
+    if (r->prompts_file) {
+        s = split_lines(r, text, n, err);
+    } else {
+        if (n > 0 && text[n - 1] == '\n')
+            n--;
+        if (n > 0 && text[n - 1] == '\r')
+            n--;
+        s = add_prompt(r, text, n, err);
+    }
+    free(text);
+    return s;
+}
+
+/* "the prompt" or "prompt 3", for messages. */
+static const char *prompt_name(const run_state *r, int64_t i, char buf[40])
+{
+    if (r->n_prompts == 1)
+        return "the prompt";
+    snprintf(buf, 40, "prompt %lld", (long long)i + 1);
+    return buf;
+}
+
+/* Encodes all prompts and finds the positions needed for the longest of them and its text. */
+static oct_status encode(run_state *r, const oct_model *m, int64_t *n_longest, oct_error *err)
+{
+    char name[40];
+    *n_longest = 0;
+    for (int64_t i = 0; i < r->n_prompts; i++) {
+        run_prompt *p = &r->prompts[i];
+        oct_error inner = {0};
+        if (oct_encode(m, p->text, p->n, &p->ids, &p->n_ids, &inner) != OCT_OK)
+            return oct_fail(err, inner.status, "%s: %s", prompt_name(r, i, name), inner.text);
+        if (p->n_ids == 0)
+            return oct_fail(err, OCT_ERR_ARG, "%s is empty: the model has no start token, so there "
+                            "is nothing to continue", prompt_name(r, i, name));
+        if ((int64_t)p->n_ids > *n_longest)
+            *n_longest = (int64_t)p->n_ids;
+    }
+    return OCT_OK;
+}
+
+/* Positions per sequence: -c, else what is needed. The prompt has to fit in any case. */
+static oct_status choose_ctx(const run_state *r, const oct_model *m, int64_t n_longest,
+                             int64_t *n_ctx, oct_error *err)
+{
+    int64_t model_ctx = oct_model_get_info(m)->n_ctx;
+    *n_ctx = r->session.n_ctx ? r->session.n_ctx : model_ctx;
+    if (!r->session.n_ctx && !r->interactive && r->n_max >= 0 && r->n_prompts > 0 &&
+        n_longest + r->n_max < model_ctx)
+        *n_ctx = n_longest + r->n_max;
+    if (*n_ctx > model_ctx)
+        return oct_fail(err, OCT_ERR_ARG, "-c %lld: the model has a context of %lld tokens",
+                        (long long)*n_ctx, (long long)model_ctx);
+    if (n_longest > *n_ctx)
+        return oct_fail(err, OCT_ERR_ARG, "the %s %lld tokens, but the context holds %lld%s",
+                        r->n_prompts == 1 ? "prompt has" : "longest prompt has",
+                        (long long)n_longest, (long long)*n_ctx,
+                        *n_ctx < model_ctx ? " (-c sets it)" : "");
+    return OCT_OK;
+}
+
+/* ---- output ----------------------------------------------------------------------------------- */
+
+static bool emit(void *ctx, int64_t seq, const char *text, size_t n)
+{
+    run_state *r = ctx;
+    if (r->stream) {
+        r->last_char = text[n - 1];
+        return oct_cli_out(text, n);
+    }
+    run_prompt *p = &r->prompts[seq];
+    if (n > p->room - p->n) {
+        size_t room = 2 * (p->n + n);
+        char *more = realloc(p->text, room);
+        if (!more)
+            return true; /* the text goes on without these bytes */
+        p->text = more;
+        p->room = room;
+    }
+    memcpy(p->text + p->n, text, n);
+    p->n += n;
+    return true;
+}
+
+static void print_batch(const run_state *r)
+{
+    for (int64_t i = 0; i < r->n_prompts; i++) {
+        const run_prompt *p = &r->prompts[i];
+        oct_cli_outf("%s--- %lld of %lld\n", i ? "\n" : "", (long long)i + 1,
+                     (long long)r->n_prompts);
+        oct_cli_out(p->text, p->n);
+        oct_cli_out("\n", 1);
+    }
+}
+
+static void print_work(const char *what, const oct_gen_work *w, bool decode)
+{
+    double s = w->seconds > 1e-9 ? w->seconds : 1e-9;
+    char b[24];
+    fprintf(stderr, "%-9s %6lld token%s %9.3f s %9.2f tokens/s", what, (long long)w->tokens,
+            w->tokens == 1 ? " " : "s", w->seconds, (double)w->tokens / s);
+    if (decode && w->tokens > 0)
+        fprintf(stderr, "   %s read per token, %.2f GB/s",
+                oct_cli_bytes(w->bytes_read / (uint64_t)w->tokens, b), (double)w->bytes_read / s / 1e9);
+    fputc('\n', stderr);
+}
+
+static void print_timings(const run_state *r, const oct_gen *g, const oct_session_params *p,
+                          double load_seconds)
+{
+    oct_session_need need;
+    oct_session_stats st;
+    char b[24];
+    fflush(stdout);
+    fprintf(stderr, "\n%-9s %s in %.3f s\n", "load",
+            oct_cli_bytes(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
+    print_work("prompt", &g->prompt, false);
+    print_work("text", &g->text, true);
+    if (oct_session_estimate(g->model, p, &need, NULL) == OCT_OK)
+        fprintf(stderr, "%-9s %d (%s), %s kernels\n", "threads", need.n_threads, need.threads_why,
+                need.isa);
+    if (!r->seed_given && r->temp > 0)
+        fprintf(stderr, "%-9s %llu\n", "seed", (unsigned long long)r->seed);
+    oct_session_get_stats(g->session, &st);
+    if (st.kv_saturated > 0)
+        oct_cli_warning("%llu values did not fit the KV cache's type and were limited; --kv bf16 or "
+                        "f32 keeps them", (unsigned long long)st.kv_saturated);
+}
+
+/* ---- the run ---------------------------------------------------------------------------------- */
+
+static oct_status start_sequences(run_state *r, oct_gen *g, oct_error *err)
+{
+    for (int64_t i = 0; i < g->n_seqs; i++) {
+        g->seqs[i].sampler = (oct_sampler){.temperature = (float)r->temp, .top_k = (int32_t)r->top_k,
+                                           .top_p = (float)r->top_p, .rng = r->seed + (uint64_t)i};
+        if (i < r->n_prompts)
+            OCT_TRY(oct_gen_append(g, i, r->prompts[i].ids, (int64_t)r->prompts[i].n_ids, err));
+    }
+    return OCT_OK;
+}
+
+/* One prompt streamed, or a batch printed at its end. */
+static int one_shot(run_state *r, oct_gen *g)
+{
+    oct_error err = {0};
+    oct_status s = oct_gen_run(g, &err);
+    if (!r->stream)
+        print_batch(r);
+    else if (r->last_char && r->last_char != '\n')
+        oct_cli_out("\n", 1);
+    if (s == OCT_OK && r->n_max != 0 && g->seqs[0].stop == OCT_GEN_CONTEXT && r->stream)
+        oct_cli_warning("stopped because the context of %lld tokens is full", (long long)g->n_ctx);
+    if (s != OCT_OK)
+        return oct_cli_fail(&err);
+    return oct_cli_out_end();
+}
+
+static int generate(run_state *r, const oct_model *m, const oct_session_params *p, double t0)
+{
+    oct_error err = {0};
+    oct_session *session = NULL;
+    oct_gen g = {.model = m, .n_seqs = p->n_seqs, .n_ctx = p->n_ctx, .chunk = p->chunk,
+                 .n_max = r->n_max, .ignore_eos = r->ignore_eos, .emit = emit, .ctx = r};
+    int code;
+    oct_status s = oct_session_new(m, p, &session, &err);
+    g.session = session;
+    if (s == OCT_OK)
+        s = oct_gen_init(&g, &err);
+    if (s == OCT_OK)
+        s = start_sequences(r, &g, &err);
+    if (s != OCT_OK) {
+        code = oct_cli_fail(&err);
+    } else {
+        double load = oct_cli_seconds() - t0;
+        if (r->stream && r->n_prompts > 0 && !r->no_echo)
+            emit(r, 0, r->prompts[0].text, r->prompts[0].n);
+        if (r->no_echo)
+            for (int64_t i = 0; i < r->n_prompts; i++)
+                r->prompts[i].n = 0;
+        code = r->interactive ? oct_interactive(&g, r->n_prompts > 0) : one_shot(r, &g);
+        if (code == OCT_EXIT_OK || code >= 128)
+            print_timings(r, &g, p, load);
+    }
+    oct_gen_free(&g);
+    oct_session_free(session);
+    return code;
+}
+
+static int check_sources(const run_state *r)
+{
+    int n = (r->prompt != NULL) + (r->file != NULL) + (r->prompts_file != NULL);
+    if (n > 1) {
+        oct_cli_error("run: only one of -p, -f and --prompts can be given");
+        return OCT_EXIT_USAGE;
+    }
+    if (r->interactive && (r->prompts_file || (r->file && strcmp(r->file, "-") == 0))) {
+        oct_cli_error("run: -i goes with -p or -f FILE, not with --prompts or -f -");
+        return OCT_EXIT_USAGE;
+    }
+    if (n == 0 && !r->interactive && !r->session.dry_run && isatty(STDIN_FILENO)) {
+        oct_cli_error("run: a prompt is missing: -p TEXT, -f FILE, --prompts FILE or -i");
+        return OCT_EXIT_USAGE;
+    }
+    return -1;
+}
+
+static int run(run_state *r, oct_model *m, double t0)
+{
+    oct_error err = {0};
+    int64_t n_longest = 0, n_ctx = 0;
+    bool any = r->prompt || r->file || r->prompts_file;
+    oct_status s = OCT_OK;
+    if (any || (!r->interactive && !r->session.dry_run))
+        s = read_prompts(r, &err);
+    if (s == OCT_OK)
+        s = encode(r, m, &n_longest, &err);
+    if (s == OCT_OK)
+        s = choose_ctx(r, m, n_longest, &n_ctx, &err);
+    if (s != OCT_OK)
+        return oct_cli_fail(&err);
+    oct_session_params p;
+    oct_cli_session_params(&r->session, n_ctx, r->n_prompts > 1 ? r->n_prompts : 1, &p);
+    r->stream = !r->prompts_file;
+    int code = oct_cli_fits(&r->session, m, &p,
+                            oct_gen_bytes(oct_model_get_info(m)->n_vocab, p.n_seqs, p.chunk));
+    return code >= 0 ? code : generate(r, m, &p, t0);
+}
+
+int oct_cmd_run(int argc, char **argv)
+{
+    run_state r = {.n_max = DEFAULT_TOKENS, .temp = 0.7, .top_p = 0.95};
+    oct_model *m = NULL;
+    double t0 = oct_cli_seconds();
+    int code = parse(&r, argc, argv);
+    if (code < 0)
+        code = check_sources(&r);
+    if (code < 0)
+        code = oct_cli_open(&r.session, "run", true, &m);
+    if (code >= 0)
+        return code;
+    if (!r.seed_given)
+        r.seed = oct_cli_random() >> 32; /* short enough to type */
+    code = run(&r, m, t0);
+    for (int64_t i = 0; i < r.n_prompts; i++) {
+        free(r.prompts[i].text);
+        free(r.prompts[i].ids);
+    }
+    free(r.prompts);
+    oct_model_close(m);
+    return code;
+}

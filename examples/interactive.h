@@ -1,0 +1,11 @@
+/* interactive.h: a conversation on the terminal, all of it one growing text in one KV cache. */
+#ifndef OCT_INTERACTIVE_H
+#define OCT_INTERACTIVE_H
+
+#include "generate.h"
+
+/* Reads lines and generates after each, until Ctrl-D or /quit. If first is true the sequence already
+ * holds a prompt: generation begins with it. Returns an exit code. */
+int oct_interactive(oct_gen *g, bool first);
+
+#endif

@@ -1,0 +1,81 @@
+/* octet: the program. Finds the subcommand; each has its own file. */
+#include <string.h>
+
+#include "cli.h"
+#include "commands.h"
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *what;
+} command;
+
+static const command commands[] = {
+#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what},
+#include "commands.inc"
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static const command *find(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int usage(void)
+{
+    oct_cli_outf("octet %s: runs Grok-1-class mixture-of-experts language models on this machine\n"
+                 "\nusage: octet COMMAND [options]\n\ncommands:\n", oct_version());
+    for (int i = 0; i < N_COMMANDS; i++)
+        oct_cli_outf("  %-9s %s\n", commands[i].name, commands[i].what);
+    oct_cli_outf("\n`octet help COMMAND` explains a command and gives examples.\n"
+                 "\nfrom a checkpoint to text:\n"
+                 "  octet convert grok-1/ -o grok-1.gguf\n"
+                 "  octet run -m grok-1.gguf --dry-run\n"
+                 "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 100\n"
+                 "\nexit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted\n");
+    return oct_cli_out_end();
+}
+
+static int unknown(const char *name)
+{
+    const char *names[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++)
+        names[i] = commands[i].name;
+    const char *near = oct_cli_nearest(name, names, N_COMMANDS);
+    if (near)
+        oct_cli_error("unknown command '%s'; did you mean '%s'?", name, near);
+    else
+        oct_cli_error("unknown command '%s' (octet --help lists them)", name);
+    return OCT_EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    oct_cli_signals();
+    if (argc < 2) {
+        usage();
+        return OCT_EXIT_USAGE;
+    }
+    const char *word = argv[1];
+    bool help = strcmp(word, "help") == 0;
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (help && argc == 2))
+        return usage();
+    if (strcmp(word, "--version") == 0) {
+        oct_cli_outf("octet %s\n", oct_version());
+        return oct_cli_out_end();
+    }
+    const command *c = find(help ? argv[2] : word);
+    if (!c)
+        return unknown(help ? argv[2] : word);
+    if (help) {
+        char name[32], option[] = "--help";
+        strncpy(name, c->name, sizeof name - 1);
+        name[sizeof name - 1] = 0;
+        char *args[] = {name, option, NULL};
+        return c->run(2, args);
+    }
+    return c->run(argc - 1, argv + 1);
+}
