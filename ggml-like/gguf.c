@@ -1,5 +1,5 @@
-/* gguf.c: reads GGUF v3 files through a mapping, see gguf.h. A cursor with a sticky first error walks
- * the header once; nothing is allocated before the bytes that would fill it are known to exist. */
+/* gguf.c: reads GGUF v3 files through a mapping, see gguf.h. A cursor with a sticky first error
+ * walks the header once; nothing is allocated before the bytes that fill it are known to exist. */
 #include "gguf_impl.h"
 
 #include <errno.h>
@@ -205,7 +205,9 @@ static void read_array(cursor *c, pair *kv)
     least = kv->elem_type == OCT_GGUF_STRING ? 8 : type_size[kv->elem_type];
     if (kv->n > (c->end - c->at) / least) {
         fail(c, OCT_ERR_FORMAT,
-             "expected at most the %" PRIu64 " elements that fit, found an array of %" PRIu64,
+             "expected at most the %" PRIu64
+             " elements that the file has room for, found an array of "
+             "%" PRIu64 ": truncated?",
              (c->end - c->at) / least, kv->n);
         return;
     }

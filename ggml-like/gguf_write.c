@@ -196,8 +196,8 @@ uint64_t oct_gguf_writer_value_offset(const oct_gguf_writer *w, const char *key)
     return 0;
 }
 
-/* Pads the pairs with a string of spaces so that the header is a multiple of data_alignment. Without
- * it the format would start the data at the next multiple of the (smaller) alignment. */
+/* Pads the pairs with a string of spaces so that the header is a multiple of data_alignment.
+ * Without it the format would start the data at the next multiple of the (smaller) alignment. */
 static bool pad_pairs(oct_gguf_writer *w, uint64_t data_alignment)
 {
     uint64_t n = OCT_GGUF_PREFIX + w->kv.n + w->infos.n, end;

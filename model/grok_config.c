@@ -13,8 +13,8 @@
 
 enum { FILE_ALIGN = 4096, LARGE_ALIGN = 2 << 20, LARGE_UNIT = 16 << 20, ABSENT = -1 };
 
-/* Ranges of the integers, wide enough for any model and narrow enough that products of three of them
- * stay below 2^63. A field of grok_keys.inc without a row here does not compile. */
+/* Ranges of the integers, wide enough for any model and narrow enough that products of three of
+ * them stay below 2^63. A field of grok_keys.inc without a row here does not compile. */
 #define LIMITS_n_layers 1, OCT_GROK_MAX_LAYERS
 #define LIMITS_n_vocab 1, 1 << 24
 #define LIMITS_n_ctx 1, 1 << 24 /* a position is exact in f32 */
