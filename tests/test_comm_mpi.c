@@ -1,0 +1,79 @@
+/* test_comm_mpi.c: the communicator on MPI, run by mpirun with 1, 2, 4 and 8 ranks (3 and 5 too): a
+ * fold over ranks must give the bits of the fixed tree over slices in one process. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm_mpi.h"
+#include "kernels.h"
+
+enum { MAX_RANKS = 16 };
+
+/* The same vectors on every rank, from the rank's number. */
+static void fill(float *x, int64_t n, int rank)
+{
+    uint64_t z = 88172645463325252u + (uint64_t)rank * 1000003u;
+    for (int64_t i = 0; i < n; i++) {
+        z ^= z << 13;
+        z ^= z >> 7;
+        z ^= z << 17;
+        x[i] = ldexpf((float)(int32_t)z, (int)(z >> 40) % 40 - 50);
+    }
+}
+
+/* What one process computes: slices 0..size-1 through oct_fold. */
+static int expect(float *want, int64_t n, int size)
+{
+    float *levels = aligned_alloc(64, ((size_t)n * 5 * sizeof *levels + 63) / 64 * 64);
+    if (!levels)
+        return 0;
+    oct_fold f;
+    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);
+    for (int r = 0; r < size; r++) {
+        fill(oct_fold_next(&f), n, r);
+        oct_fold_push(&f);
+    }
+    memcpy(want, oct_fold_end(&f), (size_t)n * sizeof *want);
+    free(levels);
+    return 1;
+}
+
+static int check_fold(oct_comm *c, int64_t n, oct_error *err)
+{
+    float *x = malloc((size_t)(n + 1) * sizeof *x), *want = malloc((size_t)(n + 1) * sizeof *want);
+    int ok = x && want && (c->size > 8 || expect(want, n, c->size));
+    if (ok) {
+        fill(x, n, c->rank);
+        ok = c->fold(c, x, n, err) == OCT_OK && memcmp(x, want, (size_t)n * sizeof *x) == 0;
+    }
+    if (!ok)
+        fprintf(stderr, "rank %d of %d: fold of %lld floats differs: %s\n", c->rank, c->size,
+                (long long)n, err->text);
+    free(x);
+    free(want);
+    return ok;
+}
+
+int main(void)
+{
+    oct_error err = {0};
+    oct_comm *c;
+    if (oct_comm_mpi_open(&c, &err) != OCT_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    static const int64_t sizes[] = {1, 2, 7, 64, 6144, 6145, 100003};
+    int ok = 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        ok &= check_fold(c, sizes[i], &err);
+
+    int32_t mine = 100 + c->rank, all[MAX_RANKS] = {0};
+    ok &= c->size <= MAX_RANKS && c->gather(c, &mine, sizeof mine, all, &err) == OCT_OK;
+    for (int r = 0; r < c->size && ok; r++)
+        ok = all[r] == 100 + r;
+    if (c->rank == 0)
+        printf("%d ranks: %s\n", c->size, ok ? "ok" : "FAILED");
+    c->free(c);
+    return ok ? 0 : 1;
+}
