@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- messages --------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 static void message(const char *prefix, const char *fmt, va_list ap) OCT_PRINTF(2, 0);
 
@@ -59,7 +59,7 @@ int oct_cli_fail(const oct_error *err)
     return OCT_EXIT_ERROR;
 }
 
-/* ---- signals ---------------------------------------------------------------------------------- */
+/* ---- signals -------------------------------------------------------------------------------- */
 
 static volatile int cancel_flag;
 static volatile sig_atomic_t signal_seen;
@@ -118,7 +118,7 @@ void oct_cli_temp_file(const char *path)
     }
 }
 
-/* ---- output ----------------------------------------------------------------------------------- */
+/* ---- output --------------------------------------------------------------------------------- */
 
 static int out_errno;
 
@@ -157,7 +157,7 @@ int oct_cli_out_end(void)
     return OCT_EXIT_ERROR;
 }
 
-/* ---- input, numbers, time --------------------------------------------------------------------- */
+/* ---- input, numbers, time ------------------------------------------------------------------- */
 
 static oct_status read_all(int fd, const char *name, size_t max_bytes, char **text, size_t *n_out,
                            oct_error *err)

@@ -12,29 +12,29 @@
 
 enum {
     OCT_EXIT_OK = 0,
-    OCT_EXIT_ERROR = 1,       /* the work could not be done; one line on stderr says why */
-    OCT_EXIT_USAGE = 2,       /* the command line makes no sense */
+    OCT_EXIT_ERROR = 1,        /* the work could not be done; one line on stderr says why */
+    OCT_EXIT_USAGE = 2,        /* the command line makes no sense */
     OCT_EXIT_INTERRUPTED = 130 /* Ctrl-C; 128 + signal for SIGTERM and SIGHUP */
 };
 
-/* ---- messages (stderr, one line, control characters replaced) ----------------------------------- */
+/* ---- messages (stderr, one line, control characters replaced) -------------------------------- */
 
 void oct_cli_error(const char *fmt, ...) OCT_PRINTF(1, 2);   /* "octet: ..." */
 void oct_cli_warning(const char *fmt, ...) OCT_PRINTF(1, 2); /* "octet: warning: ..." */
 /* Reports *err and returns the exit code that fits: interrupted if it was cancelled. */
 int oct_cli_fail(const oct_error *err);
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------------------- */
 
 /* Each option is one row: how it is spelt, where its value goes, what is allowed, what it means.
  * The parser, its error messages and --help are made from the rows. */
 typedef enum oct_opt_kind {
-    OCT_OPT_FLAG,   /* bool: set to true */
-    OCT_OPT_INT,    /* int64_t within lo..hi (whole numbers up to 2^53) */
-    OCT_OPT_REAL,   /* double within lo..hi; never NaN */
-    OCT_OPT_U64,    /* uint64_t, any */
-    OCT_OPT_TEXT,   /* const char *, points into argv */
-    OCT_OPT_CHOICE  /* int: index into the names "a|b|c" given as arg */
+    OCT_OPT_FLAG,  /* bool: set to true */
+    OCT_OPT_INT,   /* int64_t within lo..hi (whole numbers up to 2^53) */
+    OCT_OPT_REAL,  /* double within lo..hi; never NaN */
+    OCT_OPT_U64,   /* uint64_t, any */
+    OCT_OPT_TEXT,  /* const char *, points into argv */
+    OCT_OPT_CHOICE /* int: index into the names "a|b|c" given as arg */
 } oct_opt_kind;
 
 typedef struct oct_opt {
@@ -45,8 +45,39 @@ typedef struct oct_opt {
     const char *arg;  /* name of the argument in --help; the choices for OCT_OPT_CHOICE */
     const char *help; /* one or more lines, separated by \n */
     double lo, hi;
-    bool *given;      /* set to true when the option was used; may be NULL */
+    bool *given; /* set to true when the option was used; may be NULL */
 } oct_opt;
+
+/* Rows. l: letter or 0, n: long name. */
+#define OCT_ROW_FLAG(l, n, v, text)                                                    \
+    {                                                                                  \
+        .letter = (l), .name = (n), .kind = OCT_OPT_FLAG, .value = (v), .help = (text) \
+    }
+#define OCT_ROW_TEXT(l, n, v, word, text)                                              \
+    {                                                                                  \
+        .letter = (l), .name = (n), .kind = OCT_OPT_TEXT, .value = (v), .arg = (word), \
+        .help = (text)                                                                 \
+    }
+#define OCT_ROW_CHOICE(l, n, v, words, text)                                              \
+    {                                                                                     \
+        .letter = (l), .name = (n), .kind = OCT_OPT_CHOICE, .value = (v), .arg = (words), \
+        .help = (text)                                                                    \
+    }
+#define OCT_ROW_INT(l, n, v, least, most, word, text)                                 \
+    {                                                                                 \
+        .letter = (l), .name = (n), .kind = OCT_OPT_INT, .value = (v), .lo = (least), \
+        .hi = (most), .arg = (word), .help = (text)                                   \
+    }
+#define OCT_ROW_REAL(l, n, v, least, most, word, text)                                 \
+    {                                                                                  \
+        .letter = (l), .name = (n), .kind = OCT_OPT_REAL, .value = (v), .lo = (least), \
+        .hi = (most), .arg = (word), .help = (text)                                    \
+    }
+#define OCT_ROW_U64(l, n, v, was_given, word, text)                                          \
+    {                                                                                        \
+        .letter = (l), .name = (n), .kind = OCT_OPT_U64, .value = (v), .given = (was_given), \
+        .arg = (word), .help = (text)                                                        \
+    }
 
 typedef struct oct_cli {
     const char *name;     /* of the command: "run" */
@@ -54,8 +85,8 @@ typedef struct oct_cli {
     const char *about;    /* paragraph; may have several lines */
     const oct_opt *opts;
     int n_opts;
-    const char *notes;    /* after the options: what else to know, then examples; may be NULL */
-    int max_args;         /* arguments allowed that are not options */
+    const char *notes; /* after the options: what else to know, then examples; may be NULL */
+    int max_args;      /* arguments allowed that are not options */
 } oct_cli;
 
 /* Reads argv[1..] (argv[0] is the command's name) into the rows' values. Returns -1 to go on, or an
@@ -67,18 +98,18 @@ int oct_cli_parse(const oct_cli *cli, int argc, char **argv, int *first_arg);
 /* The name of the list that is most like `word`, NULL if none is near. For "did you mean". */
 const char *oct_cli_nearest(const char *word, const char *const *names, int n);
 
-/* ---- signals ----------------------------------------------------------------------------------- */
+/* ---- signals -------------------------------------------------------------------------------- */
 
 /* SIGINT, SIGTERM and SIGHUP raise the cancel flag once; the second one removes the temporary file
  * and ends the process at once. SIGPIPE is ignored (writes fail with EPIPE). */
 void oct_cli_signals(void);
 const volatile int *oct_cli_cancel_flag(void); /* non-zero once a signal came */
-void oct_cli_cancel_reset(void);               /* for conversations: the signal has been dealt with */
-int oct_cli_interrupt_code(void);              /* 128 + the signal that came */
+void oct_cli_cancel_reset(void);  /* for conversations: the signal has been dealt with */
+int oct_cli_interrupt_code(void); /* 128 + the signal that came */
 /* File to remove when a second signal ends the process; NULL: none. The path is copied. */
 void oct_cli_temp_file(const char *path);
 
-/* ---- output (stdout) ---------------------------------------------------------------------------- */
+/* ---- output (stdout) ------------------------------------------------------------------------- */
 
 /* Writes and flushes. False once stdout is closed or full: stop working then and return
  * oct_cli_out_end(). */
@@ -88,11 +119,12 @@ bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);
 
-/* ---- input, numbers, time ----------------------------------------------------------------------- */
+/* ---- input, numbers, time -------------------------------------------------------------------- */
 
 /* A whole file, or stdin for "-". *text is malloc'd and NUL-terminated, *n without the NUL. Refuses
  * directories and more than max_bytes. Interrupted by the cancel flag. */
-OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n, oct_error *err);
+OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
+                                       oct_error *err);
 double oct_cli_seconds(void); /* monotonic clock */
 uint64_t oct_cli_random(void);
 /* "1.5 GiB" into buf; returns buf. */

@@ -15,7 +15,7 @@ static bool has_value(const oct_opt *o)
     return o->kind != OCT_OPT_FLAG;
 }
 
-/* ---- help ------------------------------------------------------------------------------------- */
+/* ---- help ----------------------------------------------------------------------------------- */
 
 static void print_option(const oct_opt *o)
 {
@@ -32,7 +32,7 @@ static void print_option(const oct_opt *o)
     oct_cli_outf("%-*s", HELP_COLUMN, left);
     if (n >= HELP_COLUMN - 1)
         oct_cli_outf("\n%*s", HELP_COLUMN, "");
-    for (const char *p = o->help; p; ) {
+    for (const char *p = o->help; p;) {
         const char *end = strchr(p, '\n');
         oct_cli_outf("%.*s\n", end ? (int)(end - p) : (int)strlen(p), p);
         if (end)
@@ -52,7 +52,7 @@ static int print_help(const oct_cli *cli)
     return oct_cli_out_end();
 }
 
-/* ---- near names ------------------------------------------------------------------------------- */
+/* ---- near names ----------------------------------------------------------------------------- */
 
 /* Edits (insert, delete, replace, swap neighbours) between two short words. */
 static int distance(const char *a, const char *b)
@@ -98,7 +98,7 @@ const char *oct_cli_nearest(const char *word, const char *const *names, int n)
     return best;
 }
 
-/* ---- values ----------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 static bool parse_int(const char *s, double lo, double hi, int64_t *v)
 {
@@ -182,7 +182,8 @@ static bool store(const oct_cli *cli, const oct_opt *o, bool by_letter, const ch
         ok = parse_u64(text, o->value);
         if (!ok)
             oct_cli_error("%s: %s: expected a whole number from 0 to 18446744073709551615, "
-                          "found '%s'", cli->name, opt, text);
+                          "found '%s'",
+                          cli->name, opt, text);
         break;
     case OCT_OPT_TEXT:
         *(const char **)o->value = text;
@@ -199,7 +200,7 @@ static bool store(const oct_cli *cli, const oct_opt *o, bool by_letter, const ch
     return ok;
 }
 
-/* ---- scanning --------------------------------------------------------------------------------- */
+/* ---- scanning ------------------------------------------------------------------------------- */
 
 static const oct_opt *find_letter(const oct_cli *cli, int letter)
 {
@@ -251,7 +252,8 @@ static int scan(const oct_cli *cli, int argc, char **argv, const char *letters,
                 oct_cli_error("%s: --%s takes no value", cli->name, o->name);
             else
                 unknown_option(cli, optopt && optopt < LONG_BASE ? letter
-                               : optind > 1 ? argv[optind - 1] : argv[at]);
+                                    : optind > 1                 ? argv[optind - 1]
+                                                                 : argv[at]);
             return OCT_EXIT_USAGE;
         }
         bool by_letter = c < LONG_BASE;

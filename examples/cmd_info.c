@@ -22,24 +22,22 @@ typedef struct info_state {
 static int parse(info_state *r, int argc, char **argv)
 {
     const oct_opt rows[] = {
-        {.letter = 'm', .name = "model", .kind = OCT_OPT_TEXT, .value = &r->session.model,
-         .arg = "FILE", .help = "model file; without one the machine is described only"},
-        {.name = "verify", .kind = OCT_OPT_FLAG, .value = &r->verify,
-         .help = "read the whole file and compare every checksum"},
-        {.name = "tensors", .kind = OCT_OPT_FLAG, .value = &r->tensors,
-         .help = "list the tensors"},
-        {.name = "keys", .kind = OCT_OPT_FLAG, .value = &r->keys,
-         .help = "list the metadata keys"},
-        {.name = "json", .kind = OCT_OPT_FLAG, .value = &r->json,
-         .help = "print everything as one JSON object"},
+        OCT_ROW_TEXT('m', "model", &r->session.model, "FILE",
+                     "model file; without one the machine is described only"),
+        OCT_ROW_FLAG(0, "verify", &r->verify, "read the whole file and compare every checksum"),
+        OCT_ROW_FLAG(0, "tensors", &r->tensors, "list the tensors"),
+        OCT_ROW_FLAG(0, "keys", &r->keys, "list the metadata keys"),
+        OCT_ROW_FLAG(0, "json", &r->json, "print everything as one JSON object"),
     };
     const oct_cli cli = {
         .name = "info",
         .synopsis = "[-m MODEL] [options]",
-        .about = "Shows what a model file holds, and the processor, kernels, threads and memory that\n"
-                 "would run it. The fingerprint is the checksum of the file's header: files with the\n"
-                 "same one hold the same model.",
-        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .about =
+            "Shows what a model file holds, and the processor, kernels, threads and memory that\n"
+            "would run it. The fingerprint is the checksum of the file's header: files with the\n"
+            "same one hold the same model.",
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  octet info\n"
                  "  octet info -m grok-1.gguf\n"
@@ -59,7 +57,7 @@ static int parse(info_state *r, int argc, char **argv)
     return code;
 }
 
-/* ---- gathering -------------------------------------------------------------------------------- */
+/* ---- gathering ------------------------------------------------------------------------------ */
 
 static json_t *text_or_null(const char *s)
 {
@@ -119,12 +117,12 @@ static oct_status gather_machine(json_t *all, oct_error *err)
     for (int i = 0; i <= (int)best; i++)
         json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
     json_object_set_new(all, "version", json_string(oct_version()));
-    json_object_set_new(
-        all, "machine",
-        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:o, s:o}", "cpu", text_or_null(cpu), "kernels",
-                  "available", rows, "chosen", oct_kernel_rows[isa].name, "threads", n_threads,
-                  "threads_why", why, "memory_available", limit(have.system), "memory_cgroup",
-                  limit(have.cgroup)));
+    json_object_set_new(all, "machine",
+                        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:o, s:o}", "cpu",
+                                  text_or_null(cpu), "kernels", "available", rows, "chosen",
+                                  oct_kernel_rows[isa].name, "threads", n_threads, "threads_why",
+                                  why, "memory_available", limit(have.system), "memory_cgroup",
+                                  limit(have.cgroup)));
     return OCT_OK;
 }
 
@@ -135,7 +133,10 @@ typedef struct number_row {
     char kind; /* i: int64, u: uint64, f: float, 3: int32 */
 } number_row;
 
-#define ROW(field, kind, words) {#field, words, offsetof(oct_model_info, field), kind}
+#define ROW(field, kind, words)                              \
+    {                                                        \
+#field, words, offsetof(oct_model_info, field), kind \
+    }
 static const number_row numbers[] = {
     ROW(n_layers, 'i', "layers"),
     ROW(d_model, 'i', "width"),
@@ -204,18 +205,18 @@ static json_t *list_tensors(const oct_gguf *g)
         json_t *shape = json_array();
         for (int d = t->rank - 1; d >= 0; d--)
             json_array_append_new(shape, json_integer((json_int_t)t->ne[d]));
-        json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:I, s:I}", "name",
-                                              text_or_null(t->name), "type", dtype_name(t->dtype),
-                                              "shape", shape, "offset", (json_int_t)t->offset,
-                                              "bytes", (json_int_t)t->bytes));
+        json_array_append_new(list,
+                              json_pack("{s:o, s:s, s:o, s:I, s:I}", "name", text_or_null(t->name),
+                                        "type", dtype_name(t->dtype), "shape", shape, "offset",
+                                        (json_int_t)t->offset, "bytes", (json_int_t)t->bytes));
     }
     return list;
 }
 
 static json_t *list_keys(const oct_gguf *g)
 {
-    static const char *const types[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool",
-                                        "string", "array", "u64", "i64", "f64"};
+    static const char *const types[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                        "bool", "string", "array", "u64", "i64", "f64"};
     json_t *list = json_array();
     for (int64_t i = 0; i < oct_gguf_n_kv(g); i++) {
         uint32_t type = 0, elem = 0;
@@ -248,8 +249,7 @@ static oct_status verify(const oct_gguf *g, oct_error *err)
     OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
     if ((int64_t)n != oct_gguf_n_tensors(g))
         return oct_fail(err, OCT_ERR_FORMAT, "%s: has checksums for %llu tensors, but %lld tensors",
-                        oct_gguf_path(g), (unsigned long long)n,
-                        (long long)oct_gguf_n_tensors(g));
+                        oct_gguf_path(g), (unsigned long long)n, (long long)oct_gguf_n_tensors(g));
     enum { PIECE = 64 << 20 }; /* between looks at the cancel flag */
     XXH3_state_t *state = XXH3_createState();
     oct_status s = state ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
@@ -265,9 +265,10 @@ static oct_status verify(const oct_gguf *g, oct_error *err)
                 s = oct_fail(err, OCT_ERR_CANCELLED, "interrupted");
         }
         if (s == OCT_OK && XXH3_64bits_digest(state) != recorded)
-            s = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s: its bytes have the checksum %016llx, "
-                         "expected %016llx: the file is damaged", oct_gguf_path(g), t->name,
-                         (unsigned long long)XXH3_64bits_digest(state),
+            s = oct_fail(err, OCT_ERR_FORMAT,
+                         "%s: tensor %s: its bytes have the checksum %016llx, "
+                         "expected %016llx: the file is damaged",
+                         oct_gguf_path(g), t->name, (unsigned long long)XXH3_64bits_digest(state),
                          (unsigned long long)recorded);
     }
     XXH3_freeState(state);
@@ -289,14 +290,14 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
             json_object_set_new(model, numbers[i].key, number_value(info, &numbers[i]));
         char print[24];
         snprintf(print, sizeof print, "%016llx", (unsigned long long)info->fingerprint);
-        json_object_set_new(
-            all, "file",
-            json_pack("{s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
-                      text_or_null(r->session.model), "format", (json_int_t)format, "bytes",
-                      (json_int_t)info->file_bytes, "weight_bytes", (json_int_t)info->weight_bytes,
-                      "bytes_per_token", (json_int_t)info->active_bytes, "tokenizer",
-                      info->has_tokenizer, "fingerprint", print, "verified",
-                      r->verify ? json_true() : json_null(), "model", model));
+        json_object_set_new(all, "file",
+                            json_pack("{s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
+                                      text_or_null(r->session.model), "format", (json_int_t)format,
+                                      "bytes", (json_int_t)info->file_bytes, "weight_bytes",
+                                      (json_int_t)info->weight_bytes, "bytes_per_token",
+                                      (json_int_t)info->active_bytes, "tokenizer",
+                                      info->has_tokenizer, "fingerprint", print, "verified",
+                                      r->verify ? json_true() : json_null(), "model", model));
         if (r->tensors || r->json)
             json_object_set_new(all, "tensors", list_tensors(g));
         if (r->keys || r->json)
@@ -306,7 +307,7 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
     return s;
 }
 
-/* ---- printing --------------------------------------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------------------------- */
 
 static const char *text_of(const json_t *o, const char *key)
 {
@@ -350,7 +351,8 @@ static void print_lists(const json_t *all)
     char shape[96];
     if (json_object_get(all, "tensors"))
         oct_cli_outf("tensors\n");
-    json_array_foreach(json_object_get(all, "tensors"), i, v) {
+    json_array_foreach(json_object_get(all, "tensors"), i, v)
+    {
         json_t *dims = json_object_get(v, "shape");
         size_t n = 0;
         shape[0] = 0;
@@ -363,9 +365,12 @@ static void print_lists(const json_t *all)
     }
     if (json_object_get(all, "keys"))
         oct_cli_outf("keys\n");
-    json_array_foreach(json_object_get(all, "keys"), i, v) {
-        char *value = json_dumps(json_object_get(v, "value"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        oct_cli_outf("  %-40s %-7s %s\n", text_of(v, "key"), text_of(v, "type"), value ? value : "?");
+    json_array_foreach(json_object_get(all, "keys"), i, v)
+    {
+        char *value =
+            json_dumps(json_object_get(v, "value"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        oct_cli_outf("  %-40s %-7s %s\n", text_of(v, "key"), text_of(v, "type"),
+                     value ? value : "?");
         free(value);
     }
 }
@@ -383,8 +388,8 @@ static void print_machine(const json_t *all)
     oct_cli_outf("  kernels            %s, of", text_of(kernels, "chosen"));
     json_array_foreach(json_object_get(kernels, "available"), i, v)
         oct_cli_outf(" %s", json_string_value(v));
-    oct_cli_outf("\n  threads            %llu (%s)\n", (unsigned long long)uint_of(machine, "threads"),
-                 text_of(machine, "threads_why"));
+    oct_cli_outf("\n  threads            %llu (%s)\n",
+                 (unsigned long long)uint_of(machine, "threads"), text_of(machine, "threads_why"));
     oct_cli_outf("  memory             %s available",
                  oct_cli_bytes(uint_of(machine, "memory_available"), b));
     if (cgroup != UINT64_MAX)

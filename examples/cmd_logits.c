@@ -24,21 +24,22 @@ static int parse(logits_state *r, int argc, char **argv)
 {
     const oct_opt rows[] = {
         OCT_CLI_MODEL_ROW(r->session),
-        {.name = "ids", .kind = OCT_OPT_TEXT, .value = &r->ids_file, .arg = "FILE",
-         .help = "token ids, one sequence a line, separated by spaces or\n"
-                 "commas; empty lines do not count; - for stdin (required)"},
-        {.letter = 'o', .name = "output", .kind = OCT_OPT_TEXT, .value = &r->out, .arg = "FILE",
-         .help = "the .npy file to write (required)"},
+        OCT_ROW_TEXT(0, "ids", &r->ids_file, "FILE",
+                     "token ids, one sequence a line, separated by spaces or\n"
+                     "commas; empty lines do not count; - for stdin (required)"),
+        OCT_ROW_TEXT('o', "output", &r->out, "FILE", "the .npy file to write (required)"),
         OCT_CLI_SESSION_ROWS(r->session),
     };
     const oct_cli cli = {
         .name = "logits",
         .synopsis = "-m MODEL --ids FILE -o OUT.npy [options]",
-        .about = "Writes the scores before softmax of the token after each position, for tests and\n"
-                 "research. All sequences run as one batch. The file is a float32 array\n"
-                 "[positions of all sequences, vocabulary], in the order of the input. It appears\n"
-                 "under its name when it is complete.",
-        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .about =
+            "Writes the scores before softmax of the token after each position, for tests and\n"
+            "research. All sequences run as one batch. The file is a float32 array\n"
+            "[positions of all sequences, vocabulary], in the order of the input. It appears\n"
+            "under its name when it is complete.",
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  echo '17 4 256' | octet logits -m grok-1.gguf --ids - -o logits.npy\n"
                  "  python3 -c 'import numpy; print(numpy.load(\"logits.npy\").argmax(1))'",
@@ -46,7 +47,7 @@ static int parse(logits_state *r, int argc, char **argv)
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
 
-/* ---- input ------------------------------------------------------------------------------------ */
+/* ---- input ---------------------------------------------------------------------------------- */
 
 static oct_status push(logits_state *r, int64_t *room, int32_t id, oct_error *err)
 {
@@ -87,10 +88,11 @@ static oct_status parse_ids(logits_state *r, const char *text, size_t n, int64_t
             }
             i--;
             if (id >= n_vocab)
-                return oct_fail(err, OCT_ERR_ARG, "%s: line %lld: expected ids from 0 to %lld, "
-                                "found %s%lld", r->ids_file, (long long)line,
-                                (long long)n_vocab - 1, id > INT32_MAX ? "at least " : "",
-                                (long long)id);
+                return oct_fail(err, OCT_ERR_ARG,
+                                "%s: line %lld: expected ids from 0 to %lld, "
+                                "found %s%lld",
+                                r->ids_file, (long long)line, (long long)n_vocab - 1,
+                                id > INT32_MAX ? "at least " : "", (long long)id);
             OCT_TRY(push(r, &room, (int32_t)id, err));
         } else if (!strchr(" \t\r,", c) || c == 0) {
             return oct_fail(err, OCT_ERR_ARG, "%s: line %lld: expected token ids, found '%c'",
@@ -102,7 +104,7 @@ static oct_status parse_ids(logits_state *r, const char *text, size_t n, int64_t
     return OCT_OK;
 }
 
-/* ---- output ----------------------------------------------------------------------------------- */
+/* ---- output --------------------------------------------------------------------------------- */
 
 typedef struct npy_file {
     FILE *f;
@@ -171,7 +173,7 @@ static oct_status npy_end(npy_file *o, const char *path, oct_status s, oct_error
     return s;
 }
 
-/* ---- work ------------------------------------------------------------------------------------- */
+/* ---- work ----------------------------------------------------------------------------------- */
 
 static oct_status evaluate(const logits_state *r, const oct_model *m, const oct_session_params *p,
                            npy_file *o, oct_error *err)
@@ -192,8 +194,8 @@ static oct_status evaluate(const logits_state *r, const oct_model *m, const oct_
         int64_t part = r->n - at < p->chunk ? r->n - at : p->chunk;
         oct_batch b = {part, r->token + at, r->seq + at, want};
         status = oct_eval(s, &b, logits, err);
-        if (status == OCT_OK && fwrite(logits, n_vocab * sizeof *logits, (size_t)part, o->f) !=
-                                    (size_t)part)
+        if (status == OCT_OK &&
+            fwrite(logits, n_vocab * sizeof *logits, (size_t)part, o->f) != (size_t)part)
             status = npy_fail(o->temp, "write", err);
     }
     oct_session_free(s);
@@ -213,9 +215,10 @@ static int run(logits_state *r, const oct_model *m)
         s = parse_ids(r, text, n, info->n_vocab, &err);
     free(text);
     if (s == OCT_OK && r->n_longest > info->n_ctx)
-        s = oct_fail(&err, OCT_ERR_ARG, "%s: a sequence has %lld tokens, but the model has a "
-                     "context of %lld", r->ids_file, (long long)r->n_longest,
-                     (long long)info->n_ctx);
+        s = oct_fail(&err, OCT_ERR_ARG,
+                     "%s: a sequence has %lld tokens, but the model has a "
+                     "context of %lld",
+                     r->ids_file, (long long)r->n_longest, (long long)info->n_ctx);
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     oct_session_params p;

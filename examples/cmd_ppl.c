@@ -16,7 +16,7 @@ typedef struct ppl_state {
     const char *file;
     int64_t window;
     bool json;
-    double nll;      /* sum of -ln p */
+    double nll; /* sum of -ln p */
     int64_t n_scored;
 } ppl_state;
 
@@ -24,21 +24,20 @@ static int parse(ppl_state *r, int argc, char **argv)
 {
     const oct_opt rows[] = {
         OCT_CLI_MODEL_ROW(r->session),
-        {.letter = 'f', .name = "file", .kind = OCT_OPT_TEXT, .value = &r->file, .arg = "FILE",
-         .help = "the text, UTF-8; - for stdin (required)"},
-        {.name = "window", .kind = OCT_OPT_INT, .value = &r->window, .arg = "N",
-         .help = "tokens of a window [512]", .lo = 2, .hi = 2147483647},
-        {.name = "json", .kind = OCT_OPT_FLAG, .value = &r->json,
-         .help = "print one JSON object with the keys ppl, nll, tokens"},
+        OCT_ROW_TEXT('f', "file", &r->file, "FILE", "the text, UTF-8; - for stdin (required)"),
+        OCT_ROW_INT(0, "window", &r->window, 2, 2147483647, "N", "tokens of a window [512]"),
+        OCT_ROW_FLAG(0, "json", &r->json, "print one JSON object with the keys ppl, nll, tokens"),
         OCT_CLI_SESSION_ROWS(r->session),
     };
     const oct_cli cli = {
         .name = "ppl",
         .synopsis = "-m MODEL -f FILE [options]",
-        .about = "Perplexity of a text. The text is encoded once and cut into consecutive windows;\n"
-                 "each is scored on its own from its second token on, the short last one too.\n"
-                 "nll is the mean of -ln p in nats, ppl = exp(nll), tokens is how many were scored.",
-        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .about =
+            "Perplexity of a text. The text is encoded once and cut into consecutive windows;\n"
+            "each is scored on its own from its second token on, the short last one too.\n"
+            "nll is the mean of -ln p in nats, ppl = exp(nll), tokens is how many were scored.",
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  octet ppl -m grok-1.gguf -f heldout.txt\n"
                  "  octet ppl -m grok-1.gguf -f heldout.txt --window 2048 --json | jq .ppl",
@@ -153,8 +152,8 @@ static int run(ppl_state *r, const oct_model *m)
     }
     free(text);
     if (s == OCT_OK && n_ids < 2)
-        s = oct_fail(&err, OCT_ERR_ARG, "%s: has %zu token%s, at least 2 are needed", r->file, n_ids,
-                     n_ids == 1 ? "" : "s");
+        s = oct_fail(&err, OCT_ERR_ARG, "%s: has %zu token%s, at least 2 are needed", r->file,
+                     n_ids, n_ids == 1 ? "" : "s");
     if (s == OCT_OK)
         s = score_all(r, m, &p, ids, (int64_t)n_ids, &err);
     free(ids);

@@ -36,45 +36,43 @@ static int parse(run_state *r, int argc, char **argv)
 {
     const oct_opt rows[] = {
         OCT_CLI_MODEL_ROW(r->session),
-        {.letter = 'p', .name = "prompt", .kind = OCT_OPT_TEXT, .value = &r->prompt, .arg = "TEXT",
-         .help = "the prompt"},
-        {.letter = 'f', .name = "file", .kind = OCT_OPT_TEXT, .value = &r->file, .arg = "FILE",
-         .help = "read the prompt from a file, or from stdin for -"},
-        {.name = "prompts", .kind = OCT_OPT_TEXT, .value = &r->prompts_file, .arg = "FILE",
-         .help = "one prompt a line (empty lines do not count), all generated\n"
-                 "in one batch; the k-th is drawn with seed + k - 1"},
-        {.letter = 'i', .name = "interactive", .kind = OCT_OPT_FLAG, .value = &r->interactive,
-         .help = "a conversation: type, read, type on (/help there)"},
-        {.letter = 'n', .name = "n-predict", .kind = OCT_OPT_INT, .value = &r->n_max, .arg = "N",
-         .help = "tokens to generate [128]; -1: until the model ends its text\n"
-                 "or the context is full; 0: only evaluate the prompt",
-         .lo = -1, .hi = 2147483647},
+        OCT_ROW_TEXT('p', "prompt", &r->prompt, "TEXT", "the prompt"),
+        OCT_ROW_TEXT('f', "file", &r->file, "FILE",
+                     "read the prompt from a file, or from stdin for -"),
+        OCT_ROW_TEXT(0, "prompts", &r->prompts_file, "FILE",
+                     "one prompt a line (empty lines do not count), all generated\n"
+                     "in one batch; the k-th is drawn with seed + k - 1"),
+        OCT_ROW_FLAG('i', "interactive", &r->interactive,
+                     "a conversation: type, read, type on (/help there)"),
+        OCT_ROW_INT('n', "n-predict", &r->n_max, -1, 2147483647, "N",
+                    "tokens to generate [128]; -1: until the model ends its text\n"
+                    "or the context is full; 0: only evaluate the prompt"),
         OCT_CLI_CTX_ROW(r->session, "positions for prompt and text [what -n needs, at most the\n"
                                     "model's]"),
-        {.name = "temp", .kind = OCT_OPT_REAL, .value = &r->temp, .arg = "X",
-         .help = "temperature [0.7]; 0: always the likeliest token", .lo = 0, .hi = 1000},
-        {.name = "top-k", .kind = OCT_OPT_INT, .value = &r->top_k, .arg = "K",
-         .help = "draw from the K likeliest tokens only [0: off]", .lo = 0, .hi = 2147483647},
-        {.name = "top-p", .kind = OCT_OPT_REAL, .value = &r->top_p, .arg = "P",
-         .help = "draw from the likeliest tokens that together have\n"
-                 "probability P [0.95]; 1: off, 0: only the likeliest", .lo = 0, .hi = 1},
-        {.letter = 's', .name = "seed", .kind = OCT_OPT_U64, .value = &r->seed, .arg = "N",
-         .help = "the same seed draws the same text [random, printed]", .given = &r->seed_given},
-        {.name = "ignore-eos", .kind = OCT_OPT_FLAG, .value = &r->ignore_eos,
-         .help = "never let the model end its text"},
-        {.name = "no-echo", .kind = OCT_OPT_FLAG, .value = &r->no_echo,
-         .help = "do not print the prompt before the text"},
+        OCT_ROW_REAL(0, "temp", &r->temp, 0, 1000, "X",
+                     "temperature [0.7]; 0: always the likeliest token"),
+        OCT_ROW_INT(0, "top-k", &r->top_k, 0, 2147483647, "K",
+                    "draw from the K likeliest tokens only [0: off]"),
+        OCT_ROW_REAL(0, "top-p", &r->top_p, 0, 1, "P",
+                     "draw from the likeliest tokens that together have\n"
+                     "probability P [0.95]; 1: off, 0: only the likeliest"),
+        OCT_ROW_U64('s', "seed", &r->seed, &r->seed_given, "N",
+                    "the same seed draws the same text [random, printed]"),
+        OCT_ROW_FLAG(0, "ignore-eos", &r->ignore_eos, "never let the model end its text"),
+        OCT_ROW_FLAG(0, "no-echo", &r->no_echo, "do not print the prompt before the text"),
         OCT_CLI_SESSION_ROWS(r->session),
     };
     const oct_cli cli = {
         .name = "run",
         .synopsis = "-m MODEL [-p TEXT | -f FILE | --prompts FILE | -i] [options]",
-        .about = "Continues a prompt. The text goes to stdout as it is made, timings go to stderr.\n"
-                 "Without -p, -f, --prompts and -i the prompt is read from stdin. One newline at the\n"
-                 "end of a prompt that was read from a file or stdin is dropped. Generation stops\n"
-                 "when the model ends its text, after -n tokens, at the end of the context, or on\n"
-                 "Ctrl-C (exit code 130; a second Ctrl-C ends the program at once).",
-        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .about =
+            "Continues a prompt. The text goes to stdout as it is made, timings go to stderr.\n"
+            "Without -p, -f, --prompts and -i the prompt is read from stdin. One newline at the\n"
+            "end of a prompt that was read from a file or stdin is dropped. Generation stops\n"
+            "when the model ends its text, after -n tokens, at the end of the context, or on\n"
+            "Ctrl-C (exit code 130; a second Ctrl-C ends the program at once).",
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 64\n"
                  "  octet run -m grok-1.gguf -p \"2 + 2 =\" -n 8 --temp 0\n"
@@ -86,7 +84,7 @@ static int parse(run_state *r, int argc, char **argv)
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
 
-/* ---- prompts ---------------------------------------------------------------------------------- */
+/* ---- prompts -------------------------------------------------------------------------------- */
 
 static oct_status add_prompt(run_state *r, const char *text, size_t n, oct_error *err)
 {
@@ -110,7 +108,7 @@ static oct_status add_prompt(run_state *r, const char *text, size_t n, oct_error
 
 static oct_status split_lines(run_state *r, const char *text, size_t n, oct_error *err)
 {
-    for (size_t at = 0; at < n; ) {
+    for (size_t at = 0; at < n;) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t len = end ? (size_t)(end - text) - at : n - at;
         size_t used = len > 0 && text[at + len - 1] == '\r' ? len - 1 : len;
@@ -165,8 +163,10 @@ static oct_status encode(run_state *r, const oct_model *m, int64_t *n_longest, o
         if (oct_encode(m, p->text, p->n, &p->ids, &p->n_ids, &inner) != OCT_OK)
             return oct_fail(err, inner.status, "%s: %s", prompt_name(r, i, name), inner.text);
         if (p->n_ids == 0)
-            return oct_fail(err, OCT_ERR_ARG, "%s is empty: the model has no start token, so there "
-                            "is nothing to continue", prompt_name(r, i, name));
+            return oct_fail(err, OCT_ERR_ARG,
+                            "%s is empty: the model has no start token, so there "
+                            "is nothing to continue",
+                            prompt_name(r, i, name));
         if ((int64_t)p->n_ids > *n_longest)
             *n_longest = (int64_t)p->n_ids;
     }
@@ -193,7 +193,7 @@ static oct_status choose_ctx(const run_state *r, const oct_model *m, int64_t n_l
     return OCT_OK;
 }
 
-/* ---- output ----------------------------------------------------------------------------------- */
+/* ---- output --------------------------------------------------------------------------------- */
 
 static bool emit(void *ctx, int64_t seq, const char *text, size_t n)
 {
@@ -235,7 +235,8 @@ static void print_work(const char *what, const oct_gen_work *w, bool decode)
             w->tokens == 1 ? " " : "s", w->seconds, (double)w->tokens / s);
     if (decode && w->tokens > 0)
         fprintf(stderr, "   %s read per token, %.2f GB/s",
-                oct_cli_bytes(w->bytes_read / (uint64_t)w->tokens, b), (double)w->bytes_read / s / 1e9);
+                oct_cli_bytes(w->bytes_read / (uint64_t)w->tokens, b),
+                (double)w->bytes_read / s / 1e9);
     fputc('\n', stderr);
 }
 
@@ -257,17 +258,21 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
         fprintf(stderr, "%-9s %llu\n", "seed", (unsigned long long)r->seed);
     oct_session_get_stats(g->session, &st);
     if (st.kv_saturated > 0)
-        oct_cli_warning("%llu values did not fit the KV cache's type and were limited; --kv bf16 or "
-                        "f32 keeps them", (unsigned long long)st.kv_saturated);
+        oct_cli_warning(
+            "%llu values did not fit the KV cache's type and were limited; --kv bf16 or "
+            "f32 keeps them",
+            (unsigned long long)st.kv_saturated);
 }
 
-/* ---- the run ---------------------------------------------------------------------------------- */
+/* ---- the run -------------------------------------------------------------------------------- */
 
 static oct_status start_sequences(run_state *r, oct_gen *g, oct_error *err)
 {
     for (int64_t i = 0; i < g->n_seqs; i++) {
-        g->seqs[i].sampler = (oct_sampler){.temperature = (float)r->temp, .top_k = (int32_t)r->top_k,
-                                           .top_p = (float)r->top_p, .rng = r->seed + (uint64_t)i};
+        g->seqs[i].sampler = (oct_sampler){.temperature = (float)r->temp,
+                                           .top_k = (int32_t)r->top_k,
+                                           .top_p = (float)r->top_p,
+                                           .rng = r->seed + (uint64_t)i};
         if (i < r->n_prompts)
             OCT_TRY(oct_gen_append(g, i, r->prompts[i].ids, (int64_t)r->prompts[i].n_ids, err));
     }
@@ -294,8 +299,14 @@ static int generate(run_state *r, const oct_model *m, const oct_session_params *
 {
     oct_error err = {0};
     oct_session *session = NULL;
-    oct_gen g = {.model = m, .n_seqs = p->n_seqs, .n_ctx = p->n_ctx, .chunk = p->chunk,
-                 .n_max = r->n_max, .ignore_eos = r->ignore_eos, .emit = emit, .ctx = r};
+    oct_gen g = {.model = m,
+                 .n_seqs = p->n_seqs,
+                 .n_ctx = p->n_ctx,
+                 .chunk = p->chunk,
+                 .n_max = r->n_max,
+                 .ignore_eos = r->ignore_eos,
+                 .emit = emit,
+                 .ctx = r};
     int code;
     oct_status s = oct_session_new(m, p, &session, &err);
     g.session = session;

@@ -77,8 +77,9 @@ static void account(oct_gen *g, oct_gen_work *w, const oct_session_stats *before
     w->seconds += oct_cli_seconds() - t;
 }
 
-/* Evaluates everything that waits, chunk by chunk, sequence after sequence; a chunk may hold the end
- * of one and the beginning of the next. Leaves the logits after the last token of sequence s in row s. */
+/* Evaluates everything that waits, chunk by chunk, sequence after sequence; a chunk may hold the
+ * end of one and the beginning of the next. The logits after a sequence's last token end up in its
+ * row. */
 static oct_status prefill(oct_gen *g, oct_error *err)
 {
     int64_t n_vocab = oct_model_get_info(g->model)->n_vocab, total = 0, done = 0, rows = 0;
@@ -150,7 +151,8 @@ static oct_status draw(oct_gen *g, int64_t s, oct_error *err)
         logits[info->pad_id] = -INFINITY;
     int32_t id = oct_sample(&q->sampler, logits, info->n_vocab, g->scratch);
     if (id < 0)
-        return oct_fail(err, OCT_ERR_NUMERIC, "no token can be drawn: the logits hold NaN or "
+        return oct_fail(err, OCT_ERR_NUMERIC,
+                        "no token can be drawn: the logits hold NaN or "
                         "nothing but -Inf");
     if (id == info->eos_id || id == info->pad_id) {
         q->stop = OCT_GEN_END;

@@ -145,7 +145,8 @@ static bool answer(oct_gen *g, int *code)
     return true;
 }
 
-/* Adds what was typed to the text. After the first turn it begins on a new line, as on the screen. */
+/* Adds what was typed to the text. After the first turn it begins on a new line, as on the
+ * screen. */
 static bool add_line(oct_gen *g, const char *line, size_t n)
 {
     oct_error err = {0};
@@ -163,9 +164,11 @@ static bool add_line(oct_gen *g, const char *line, size_t n)
     oct_status s = oct_encode(g->model, text, n + skip, &ids, &n_ids, &err);
     free(text);
     if (s == OCT_OK && (int64_t)n_ids > g->n_ctx - q->n)
-        s = oct_fail(&err, OCT_ERR_ARG, "the line has %zu tokens, but only %lld of the context's "
-                     "%lld are free; /reset starts a new text", n_ids,
-                     (long long)(g->n_ctx > q->n ? g->n_ctx - q->n : 0), (long long)g->n_ctx);
+        s = oct_fail(&err, OCT_ERR_ARG,
+                     "the line has %zu tokens, but only %lld of the context's "
+                     "%lld are free; /reset starts a new text",
+                     n_ids, (long long)(g->n_ctx > q->n ? g->n_ctx - q->n : 0),
+                     (long long)g->n_ctx);
     if (s == OCT_OK)
         s = oct_gen_append(g, 0, ids, (int64_t)n_ids, &err);
     free(ids);

@@ -4,8 +4,8 @@
 
 #include "generate.h"
 
-/* Reads lines and generates after each, until Ctrl-D or /quit. If first is true the sequence already
- * holds a prompt: generation begins with it. Returns an exit code. */
+/* Reads lines and generates after each, until Ctrl-D or /quit. If first is true the sequence
+ * already holds a prompt: generation begins with it. Returns an exit code. */
 int oct_interactive(oct_gen *g, bool first);
 
 #endif

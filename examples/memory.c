@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what there is ---------------------------------------------------------------------------- */
+/* ---- what there is -------------------------------------------------------------------------- */
 
 static FILE *open_in(const char *root, const char *dir, const char *name)
 {
@@ -144,7 +144,7 @@ void oct_memory_have(const char *root, oct_memory *m)
     m->cgroup = v1 < v2 ? v1 : v2;
 }
 
-/* ---- what is needed --------------------------------------------------------------------------- */
+/* ---- what is needed ------------------------------------------------------------------------- */
 
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,
                             oct_session_params *p)
@@ -178,10 +178,10 @@ static int print_table(const oct_cli_session *o, const oct_session_params *p,
     static const char *const kv_names[] = {"f16", "bf16", "f32"};
     char a[24], b[24];
     oct_cli_outf("%s\n%lld sequence%s of %lld positions, KV cache %s, chunks of %lld, "
-                 "%d thread%s (%s), %s kernels\n\n", o->model, (long long)p->n_seqs,
-                 p->n_seqs == 1 ? "" : "s", (long long)p->n_ctx, kv_names[o->kv],
-                 (long long)p->chunk, need->n_threads, need->n_threads == 1 ? "" : "s",
-                 need->threads_why, need->isa);
+                 "%d thread%s (%s), %s kernels\n\n",
+                 o->model, (long long)p->n_seqs, p->n_seqs == 1 ? "" : "s", (long long)p->n_ctx,
+                 kv_names[o->kv], (long long)p->chunk, need->n_threads,
+                 need->n_threads == 1 ? "" : "s", need->threads_why, need->isa);
     oct_cli_outf("need                             have\n");
     oct_cli_outf("  weights  %12s          available memory %12s\n",
                  oct_cli_bytes(need->weights, a), amount(have->system, b));
@@ -231,14 +231,16 @@ int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, 
 {
     oct_error err = {0};
     if (!o->model) {
-        oct_cli_error("%s: -m MODEL is missing (octet %s --help shows the usage)", command, command);
+        oct_cli_error("%s: -m MODEL is missing (octet %s --help shows the usage)", command,
+                      command);
         return OCT_EXIT_USAGE;
     }
     if (oct_model_open(o->model, m, &err) != OCT_OK)
         return oct_cli_fail(&err);
     if (tokenizer && !oct_model_get_info(*m)->has_tokenizer) {
         oct_cli_error("%s: has no tokenizer, so text cannot be read or written (convert with "
-                      "--tokenizer; `octet logits` works with token ids)", o->model);
+                      "--tokenizer; `octet logits` works with token ids)",
+                      o->model);
         oct_model_close(*m);
         *m = NULL;
         return OCT_EXIT_ERROR;

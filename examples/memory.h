@@ -26,27 +26,23 @@ typedef struct oct_cli_session {
 
 /* Rows for an oct_opt table; s is an oct_cli_session. */
 #define OCT_CLI_MODEL_ROW(s) \
-    {.letter = 'm', .name = "model", .kind = OCT_OPT_TEXT, .value = &(s).model, .arg = "FILE", \
-     .help = "model file, made by `octet convert` (required)"}
-#define OCT_CLI_CTX_ROW(s, text) \
-    {.letter = 'c', .name = "ctx-size", .kind = OCT_OPT_INT, .value = &(s).n_ctx, .arg = "N", \
-     .help = text, .lo = 1, .hi = 2147483647}
-#define OCT_CLI_SESSION_ROWS(s) \
-    {.letter = 't', .name = "threads", .kind = OCT_OPT_INT, .value = &(s).n_threads, .arg = "N", \
-     .help = "threads [one per physical core that may be used]", .lo = 1, .hi = 1024}, \
-    {.name = "chunk", .kind = OCT_OPT_INT, .value = &(s).chunk, .arg = "N", \
-     .help = "prompt tokens evaluated together [512]; changes speed and\n" \
-             "memory, never the result", .lo = 1, .hi = 16384}, \
-    {.name = "kv", .kind = OCT_OPT_CHOICE, .value = &(s).kv, .arg = "f16|bf16|f32", \
-     .help = "type of the KV cache [f16]"}, \
-    {.name = "blas", .kind = OCT_OPT_FLAG, .value = &(s).blas, \
-     .help = "f32 products through OpenBLAS: faster prompts, but results\n" \
-             "are no longer the same bits for every chunk size"}, \
-    {.name = "dry-run", .kind = OCT_OPT_FLAG, .value = &(s).dry_run, \
-     .help = "print the memory that is needed and there, load nothing"}, \
-    {.name = "force", .kind = OCT_OPT_FLAG, .value = &(s).force, \
-     .help = "go on although the weights do not fit into memory: they are\n" \
-             "then read from disk again and again"}
+    OCT_ROW_TEXT('m', "model", &(s).model, "FILE", "model file, made by `octet convert` (required)")
+#define OCT_CLI_CTX_ROW(s, help) OCT_ROW_INT('c', "ctx-size", &(s).n_ctx, 1, 2147483647, "N", help)
+#define OCT_CLI_SESSION_ROWS(s)                                                         \
+    OCT_ROW_INT('t', "threads", &(s).n_threads, 1, 1024, "N",                           \
+                "threads [one per physical core that may be used]"),                    \
+        OCT_ROW_INT(0, "chunk", &(s).chunk, 1, 16384, "N",                              \
+                    "prompt tokens evaluated together [512]; changes speed and\n"       \
+                    "memory, never the result"),                                        \
+        OCT_ROW_CHOICE(0, "kv", &(s).kv, "f16|bf16|f32", "type of the KV cache [f16]"), \
+        OCT_ROW_FLAG(0, "blas", &(s).blas,                                              \
+                     "f32 products through OpenBLAS: faster prompts, but results\n"     \
+                     "are no longer the same bits for every chunk size"),               \
+        OCT_ROW_FLAG(0, "dry-run", &(s).dry_run,                                        \
+                     "print the memory that is needed and there, load nothing"),        \
+        OCT_ROW_FLAG(0, "force", &(s).force,                                            \
+                     "go on although the weights do not fit into memory: they are\n"    \
+                     "then read from disk again and again")
 
 /* Session parameters from options. */
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,

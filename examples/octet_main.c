@@ -27,7 +27,8 @@ static const command *find(const char *name)
 static int usage(void)
 {
     oct_cli_outf("octet %s: runs Grok-1-class mixture-of-experts language models on this machine\n"
-                 "\nusage: octet COMMAND [options]\n\ncommands:\n", oct_version());
+                 "\nusage: octet COMMAND [options]\n\ncommands:\n",
+                 oct_version());
     for (int i = 0; i < N_COMMANDS; i++)
         oct_cli_outf("  %-9s %s\n", commands[i].name, commands[i].what);
     oct_cli_outf("\n`octet help COMMAND` explains a command and gives examples.\n"

@@ -1,16 +1,16 @@
-/* utf8.h: makes a stream of bytes valid UTF-8. Characters may arrive in pieces; bytes that belong to
- * none become U+FFFD, one for each maximal subpart of an ill-formed sequence (Unicode, chapter 3,
+/* utf8.h: makes a stream of bytes valid UTF-8. Characters may arrive in pieces; bytes that belong
+ * to none become U+FFFD, one for each maximal subpart of an ill-formed sequence (Unicode, section 3.9,
  * "U+FFFD Substitution of Maximal Subparts"). Pure state, no allocation, safe for any input. */
 #ifndef OCT_UTF8_H
 #define OCT_UTF8_H
 
 #include <stddef.h>
 
-typedef struct oct_utf8 { /* start from zero */
+typedef struct oct_utf8 {  /* start from zero */
     unsigned char held[4]; /* a character that is not complete yet */
     int n_held;
-    int n_due;             /* bytes it lacks */
-    unsigned char lo, hi;  /* allowed range of the next byte */
+    int n_due;            /* bytes it lacks */
+    unsigned char lo, hi; /* allowed range of the next byte */
 } oct_utf8;
 
 /* Room that n bytes can take. */
