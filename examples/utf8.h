@@ -1,5 +1,5 @@
 /* utf8.h: makes a stream of bytes valid UTF-8. Characters may arrive in pieces; bytes that belong
- * to none become U+FFFD, one for each maximal subpart of an ill-formed sequence (Unicode, section 3.9,
+ * to none become U+FFFD, one for each maximal subpart of an ill-formed sequence (Unicode, 3.9,
  * "U+FFFD Substitution of Maximal Subparts"). Pure state, no allocation, safe for any input. */
 #ifndef OCT_UTF8_H
 #define OCT_UTF8_H
