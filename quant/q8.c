@@ -130,7 +130,7 @@ typedef struct panel_runs {
 
 static panel_runs find_runs(const oct_q8_layout *l, int64_t slice, int64_t panel)
 {
-    panel_runs r = { .n = 0 };
+    panel_runs r = {.n = 0};
     for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
         int part;
         int64_t channel;
@@ -141,14 +141,14 @@ static panel_runs find_runs(const oct_q8_layout *l, int64_t slice, int64_t panel
         if (r.n > 0 && last->part == part && last->lane + last->n == lane)
             last->n++;
         else
-            r.run[r.n++] = (lane_run){ .lane = lane, .n = 1, .part = part, .channel = channel };
+            r.run[r.n++] = (lane_run){.lane = lane, .n = 1, .part = part, .channel = channel};
     }
     return r;
 }
 
 /* out[4 j + k] = row k, column j, excess 128. */
-static inline void pack_quad(const int8_t *r0, const int8_t *r1, const int8_t *r2,
-                             const int8_t *r3, int n, uint8_t *restrict out)
+static inline void pack_quad(const int8_t *r0, const int8_t *r1, const int8_t *r2, const int8_t *r3,
+                             int n, uint8_t *restrict out)
 {
     for (int j = 0; j < n; j++) {
         out[4 * j + 0] = (uint8_t)r0[j] ^ ZERO;

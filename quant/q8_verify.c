@@ -17,7 +17,7 @@ typedef struct part_place {
 static part_place place_part(const oct_q8_layout *l, int part, int64_t slice)
 {
     int64_t cut = l->split == OCT_SPLIT_OUT ? l->n_slices : 1;
-    part_place p = { .n = l->part_out[part] / cut, .half = part * 32 };
+    part_place p = {.n = l->part_out[part] / cut, .half = part * 32};
     p.first = cut > 1 ? slice * p.n : 0;
     for (int i = 0; i < part; i++)
         p.base += l->part_out[i] / cut;
@@ -146,7 +146,7 @@ bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *s
                    const uint8_t *unit)
 {
     /* Only the last panel can have lanes without a source. */
-    bool used[64] = { false };
+    bool used[64] = {false};
     for (int part = 0; part < l->n_parts; part++) {
         part_place p = place_part(l, part, slice);
         if (!part_equal(l, &p, &src[part], slice, unit))

@@ -16,7 +16,7 @@ typedef struct oct_npy {
     void *data;                     /* malloc'd, owned by this struct */
 } oct_npy;
 
-/* Fills *out. Returns 0, or -1 after a line on stderr that says what is wrong with the file; *out is
+/* Fills *out. Returns 0, or -1 after a line on stderr that says what is wrong; *out is
  * then empty. */
 int oct_npy_load(const char *path, oct_npy *out);
 

@@ -3,7 +3,7 @@
 
 void oct_fold_begin(oct_fold *f, float *levels, int64_t n, oct_k_add_fn *add)
 {
-    *f = (oct_fold){ .levels = levels, .n = n, .add = add };
+    *f = (oct_fold){.levels = levels, .n = n, .add = add};
 }
 
 float *oct_fold_next(oct_fold *f)

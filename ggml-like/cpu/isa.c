@@ -9,8 +9,8 @@ enum { EAX, EBX, ECX, EDX };
 
 #define BIT(n) (UINT32_C(1) << (n))
 
-static const uint32_t LEAF1_ECX_FMA = BIT(12), LEAF1_ECX_OSXSAVE = BIT(27),
-                      LEAF1_ECX_AVX = BIT(28), LEAF1_ECX_F16C = BIT(29);
+static const uint32_t LEAF1_ECX_FMA = BIT(12), LEAF1_ECX_OSXSAVE = BIT(27), LEAF1_ECX_AVX = BIT(28),
+                      LEAF1_ECX_F16C = BIT(29);
 static const uint32_t LEAF7_EBX_AVX2 = BIT(5);
 static const uint32_t LEAF7_EBX_AVX512 = BIT(16) | BIT(17) | BIT(30) | BIT(31); /* F DQ BW VL */
 static const uint32_t LEAF7_ECX_VNNI = BIT(11);
@@ -43,7 +43,7 @@ static uint64_t read_xcr0(void)
 
 oct_isa oct_isa_detect(void)
 {
-    oct_cpuid c = { .max_leaf = __get_cpuid_max(0, NULL) };
+    oct_cpuid c = {.max_leaf = __get_cpuid_max(0, NULL)};
     if (c.max_leaf >= 1)
         __cpuid(1, c.leaf1[EAX], c.leaf1[EBX], c.leaf1[ECX], c.leaf1[EDX]);
     if (c.max_leaf >= 7)

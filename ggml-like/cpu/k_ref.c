@@ -40,7 +40,7 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
     const oct_q8_layout *w = a->w;
     const uint8_t *quad = a->panel;
     const uint8_t *scales = a->panel + w->unit_groups * w->group_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
-    double sum[ROWS][OCT_Q8_PANEL] = { { 0 } };
+    double sum[ROWS][OCT_Q8_PANEL] = {{0}};
     for (int64_t g = 0; g < w->unit_groups; g++) {
         float scale[OCT_Q8_PANEL];
         for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
@@ -52,8 +52,8 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
             int64_t n = w->group_in - i < OCT_Q8_QUAD ? w->group_in - i : OCT_Q8_QUAD;
             const float *x[ROWS];
             for (int64_t r = 0; r < n_rows; r++)
-                x[r] = (const float *)a->rows[first_row + r] +
-                       (a->first_group + g) * w->group_in + i;
+                x[r] =
+                    (const float *)a->rows[first_row + r] + (a->first_group + g) * w->group_in + i;
             quad_ref(quad, scale, n, x, n_rows, sum);
             quad += OCT_Q8_PANEL * OCT_Q8_QUAD;
         }
