@@ -94,7 +94,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
             __m256i u = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
             __m256i even = _mm256_and_si256(u, even_mask), odd = _mm256_srli_epi16(u, 8);
             if (stream && c % 2 == 0)
-                _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T0);
+                _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T1);
             V_UNROLL for (int r = 0; r < n; r++) {
                 __m256i e = _mm256_madd_epi16(even, pair_at(a[r] + i));
                 __m256i o = _mm256_madd_epi16(odd, pair_at(a[r] + i + 2));

@@ -78,9 +78,9 @@ V_INLINE __m512i quad_at(const int8_t *p)
     return _mm512_set1_epi32(v);
 }
 
-/* n rows from r0 on. near: bytes of each quad of the stream to fetch ahead (the rows are few and
- * the panel comes from memory), else one line at ahead, which moves by ahead_step a quad. */
-V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, bool stream, const char *ahead,
+/* n rows from r0 on. lines: cache lines to fetch ahead with each quad; 4 is the stream itself,
+ * STREAM_AHEAD bytes on, 1 and 2 are at ahead, which moves by ahead_step a quad. */
+V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, const char *ahead,
                           int64_t ahead_step)
 {
     const oct_act_layout *l = k->act;
@@ -104,11 +104,13 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, bool stream,
         __m512i u[4];
         V_UNROLL for (int c = 0; c < 4; c++) {
             u[c] = _mm512_load_si512(w + 64 * c);
-            if (stream)
-                _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T0);
+            if (lines == 4)
+                _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T1);
         }
-        if (!stream) {
+        if (lines < 4) {
             _mm_prefetch(ahead, _MM_HINT_T1);
+            if (lines == 2)
+                _mm_prefetch(ahead + 64, _MM_HINT_T1);
             ahead += ahead_step;
         }
         V_UNROLL for (int r = 0; r < n; r++) {
@@ -132,45 +134,41 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, bool stream,
     }
 }
 
-#define LINEAR_CASE(n)                                                                   \
-    V_NOINLINE void linear_stream_##n(const linear_tiles *k, int64_t r0)                 \
+#define LINEAR_CASE(n, lines)                                                             \
+    V_NOINLINE void linear_##n##_##lines(const linear_tiles *k, int64_t r0, const char *ahead, \
+                                         int64_t ahead_step)                             \
     {                                                                                    \
-        linear_tile(k, n, r0, true, NULL, 0);                                            \
-    }                                                                                    \
-    V_NOINLINE void linear_##n(const linear_tiles *k, int64_t r0, const char *ahead,     \
-                               int64_t ahead_step)                                       \
-    {                                                                                    \
-        linear_tile(k, n, r0, false, ahead, ahead_step);                                 \
+        linear_tile(k, n, r0, lines, ahead, ahead_step);                                 \
     }
-LINEAR_CASE(1)
-LINEAR_CASE(2)
-LINEAR_CASE(3)
+LINEAR_CASE(1, 4)
+LINEAR_CASE(2, 4)
+LINEAR_CASE(3, 4)
+LINEAR_CASE(2, 2)
+LINEAR_CASE(3, 2)
+LINEAR_CASE(2, 1)
+LINEAR_CASE(3, 1)
 
-/* With few rows the block streams through under the first tile. With more, every tile fetches its
- * share of the next block. */
+/* Up to three rows: the block streams through. More: tiles of three and, at the end, of two, each
+ * fetching its share of the next block. */
 static void linear_block(const linear_tiles *k)
 {
-    int64_t tiles = (k->n_rows + LINEAR_TILE - 1) / LINEAR_TILE, r = 0;
-    const char *ahead = (const char *)k->weights;
-    int64_t step = 0;
-    if (tiles < 4) {
-        if (k->n_rows == 1)
-            linear_stream_1(k, 0);
-        else if (k->n_rows == 2)
-            linear_stream_2(k, 0);
-        else
-            linear_stream_3(k, 0);
-        r = LINEAR_TILE;
-    } else {
-        step = (256 + tiles - 1) / tiles;
-        ahead += 256 * k->n_quads;
+    typedef void tile_fn(const linear_tiles *k, int64_t r0, const char *ahead, int64_t ahead_step);
+    static tile_fn *const stream[] = {NULL, linear_1_4, linear_2_4, linear_3_4};
+    static tile_fn *const share[2][2] = {{linear_2_1, linear_3_1}, {linear_2_2, linear_3_2}};
+    if (k->n_rows <= LINEAR_TILE) {
+        stream[k->n_rows](k, 0, NULL, 0);
+        return;
     }
-    for (; r + 3 <= k->n_rows; r += 3, ahead += step * k->n_quads)
-        linear_3(k, r, ahead, step);
-    if (r + 2 == k->n_rows)
-        linear_2(k, r, ahead, step);
-    else if (r + 1 == k->n_rows)
-        linear_1(k, r, ahead, step);
+    const int64_t tiles = (k->n_rows + LINEAR_TILE - 1) / LINEAR_TILE;
+    const int64_t twos = tiles * LINEAR_TILE - k->n_rows; /* 0, 1 or 2 of the tiles */
+    const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
+    tile_fn *const *tile = share[step > 64];
+    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    for (int64_t i = 0, r = 0; i < tiles; i++, ahead += step * k->n_quads) {
+        bool three = i + twos < tiles;
+        tile[three](k, r, ahead, step);
+        r += three ? 3 : 2;
+    }
 }
 
 #include "k_vec.inc"

@@ -14,7 +14,11 @@
 #define V_INLINE static inline __attribute__((always_inline, unused))
 #define V_NOINLINE static __attribute__((noinline))
 /* Loops over tiles of registers must vanish, or the tile lives in memory. */
+#ifdef __clang__
+#define V_UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define V_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 #ifdef __AVX512F__
 
