@@ -1,0 +1,224 @@
+/* test_runtime.c: what carries the kernels: arena, team, plan, router, cache, communicator. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "plan.h"
+#include "route.h"
+#include "threads.h"
+#include "topology.h"
+
+static void test_arena(void **state)
+{
+    (void)state;
+    oct_arena a = {0};
+    unsigned char *p[100];
+    for (int i = 0; i < 100; i++) {
+        size_t n = (size_t)(i * i * 31 + 1);
+        p[i] = oct_arena_alloc(&a, n);
+        assert_non_null(p[i]);
+        assert_int_equal((uintptr_t)p[i] % 16, 0);
+        for (size_t j = 0; j < n; j++)
+            assert_int_equal(p[i][j], 0);
+        memset(p[i], i + 1, n);
+    }
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(p[i][i * i * 31], i + 1);
+    assert_null(oct_arena_alloc(&a, SIZE_MAX - 8));
+    oct_arena_free(&a);
+}
+
+static void test_range(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads < 9; threads++)
+        for (int64_t n = 0; n < 40; n++) {
+            int64_t next = 0, lo, hi;
+            for (int t = 0; t < threads; t++) {
+                oct_team_range(n, t, threads, &lo, &hi);
+                assert_int_equal(lo, next);
+                assert_in_range(hi - lo, n / threads, n / threads + 1);
+                next = hi;
+            }
+            assert_int_equal(next, n);
+        }
+}
+
+/* Every thread adds to its own cell in each phase; behind a barrier all cells must be full. */
+typedef struct phases {
+    oct_team *team;
+    int cell[16];
+    _Atomic int wrong;
+} phases;
+
+static void run_phases(void *ctx, int thread, int n_threads)
+{
+    phases *p = ctx;
+    for (int phase = 1; phase <= 500; phase++) {
+        p->cell[thread]++;
+        oct_team_barrier(p->team);
+        for (int t = 0; t < n_threads; t++)
+            if (p->cell[t] != phase)
+                p->wrong++;
+        oct_team_barrier(p->team);
+    }
+}
+
+static void test_team(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    for (int threads = 1; threads <= 7; threads++) {
+        phases p = {0};
+        assert_int_equal(oct_team_new(threads, &p.team, &err), OCT_OK);
+        for (int run = 0; run < 3; run++) {
+            memset(p.cell, 0, sizeof p.cell);
+            oct_team_run(p.team, run_phases, &p);
+        }
+        assert_int_equal(p.wrong, 0);
+        oct_team_free(p.team);
+    }
+    oct_team *t;
+    assert_int_equal(oct_team_new(0, &t, &err), OCT_ERR_ARG);
+    oct_error again = {0};
+    assert_int_equal(oct_team_new(OCT_MAX_THREADS + 1, &t, &again), OCT_ERR_ARG);
+}
+
+static void test_topology(void **state)
+{
+    (void)state;
+    const char *why = NULL;
+    assert_in_range(oct_topology_threads(&why), 1, OCT_MAX_THREADS);
+    assert_non_null(why);
+}
+
+/* Pieces of the buffer that are alive at the same time must not overlap, and the buffer must be
+ * smaller than the sum of all pieces: otherwise nothing was shared. */
+static void test_plan(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_backend *b;
+    assert_int_equal(oct_backend_cpu(OCT_ISA_REF, 2, false, &b, &err), OCT_OK);
+    oct_table table = {NULL, 100, 100, 100, 96};
+    static const float ones[96];
+    oct_tensor gamma = {.name = "g", .dtype = OCT_F32, .rows = 1, .cols = 96, .data = ones};
+    oct_graph g;
+    oct_graph_init(&g, 9);
+    oct_tensor *h = oct_graph_embed(&g, &table, 2);
+    for (int i = 0; i < 20; i++)
+        oct_graph_add_norm(&g, h, oct_graph_norm(&g, oct_graph_norm(&g, h, &gamma, 1e-5f), &gamma, 1e-5f),
+                           &gamma, 1e-5f);
+    oct_graph_head(&g, oct_graph_select(&g, h), &table, 1);
+    oct_plan p;
+    assert_int_equal(oct_plan_make(&g, b, &p, &err), OCT_OK);
+    size_t sum = 0;
+    for (oct_tensor *t = g.activations; t; t = t->next) {
+        size_t bytes = (size_t)t->rows * t->row_bytes;
+        sum += bytes;
+        assert_int_equal(t->offset % 64, 0);
+        assert_true(t->offset + bytes <= p.shared_bytes);
+        for (oct_tensor *u = t->next; u; u = u->next) {
+            bool together = t->first <= u->last && u->first <= t->last;
+            bool overlap = t->offset < u->offset + (size_t)u->rows * u->row_bytes &&
+                           u->offset < t->offset + bytes;
+            assert_false(together && overlap);
+        }
+    }
+    assert_true(p.shared_bytes * 5 < sum);
+    oct_graph_free(&g);
+    b->free(b);
+}
+
+static void test_graph_errors(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_table table = {NULL, 100, 100, 100, 96};
+    static const float ones[64];
+    oct_tensor narrow = {.name = "g", .dtype = OCT_F32, .rows = 1, .cols = 64, .data = ones};
+    oct_graph g;
+    oct_graph_init(&g, 3);
+    oct_tensor *h = oct_graph_embed(&g, &table, 1);
+    assert_null(oct_graph_norm(&g, h, &narrow, 1e-5f));
+    assert_null(oct_graph_select(&g, h)); /* sticky */
+    assert_int_equal(oct_graph_status(&g, &err), OCT_ERR_SHAPE);
+    assert_non_null(strstr(err.text, "norm"));
+    oct_graph_free(&g);
+}
+
+static void test_route(void **state)
+{
+    (void)state;
+    const float equal[4] = {1, 1, 1, 1}, mixed[5] = {0, 3, -1, 3, 2};
+    const float bad[4] = {0, NAN, 1, 2};
+    int32_t e[4];
+    float gate[4];
+    oct_route(equal, 4, 2, e, gate);
+    assert_int_equal(e[0], 0);
+    assert_int_equal(e[1], 1);
+    assert_true(gate[0] == 0.25f && gate[1] == 0.25f); /* not renormalised */
+    oct_route(mixed, 5, 3, e, gate);
+    assert_int_equal(e[0], 1);
+    assert_int_equal(e[1], 3);
+    assert_int_equal(e[2], 4);
+    double sum = exp(-3) + 1 + exp(-4) + 1 + exp(-1);
+    assert_true(fabs(gate[0] - 1 / sum) < 1e-6 && fabs(gate[2] - exp(-1) / sum) < 1e-6);
+    oct_route(bad, 4, 2, e, gate);
+    assert_true(isnan(gate[0]) && e[0] != e[1]);
+    assert_in_range(e[0], 0, 3);
+    assert_in_range(e[1], 0, 3);
+}
+
+static void test_kv_cache(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_kv_cache kv = {.type = OCT_KV_F16, .n_layers = 2, .n_seqs = 3, .n_heads = 4, .head_dim = 24, .n_ctx = 130};
+    assert_int_equal(oct_kv_cache_plan(&kv, &err), OCT_OK);
+    assert_int_equal(kv.n_ctx_pad, 256);
+    assert_int_equal(kv.v_stride, 32);
+    assert_int_equal(kv.bytes, 2 * 3 * 4 * 256 * (24 + 32) * 2);
+    assert_int_equal(oct_kv_cache_alloc(&kv, &err), OCT_OK);
+    unsigned char *end = kv.data + kv.bytes;
+    assert_ptr_equal(oct_kv_cache_k(&kv, 0, 0, 0, 0), kv.data);
+    assert_ptr_equal(oct_kv_cache_k(&kv, 0, 0, 0, 15), kv.data);
+    assert_ptr_equal(oct_kv_cache_k(&kv, 0, 0, 0, 16), kv.data + 16 * 24 * 2);
+    assert_ptr_equal(oct_kv_cache_v(&kv, 1, 2, 3, 255), end - 32 * 2);
+    oct_kv_cache_free(&kv);
+    kv.n_ctx = INT64_MAX / 2;
+    assert_int_equal(oct_kv_cache_plan(&kv, &err), OCT_ERR_MEMORY);
+}
+
+static void test_comm(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_comm *c = oct_comm_local();
+    float x[3] = {1, 2, 3};
+    int mine = 7, all = 0;
+    assert_int_equal(c->size, 1);
+    assert_int_equal(c->fold(c, x, 3, &err), OCT_OK);
+    assert_true(x[0] == 1 && x[2] == 3);
+    assert_int_equal(c->gather(c, &mine, sizeof mine, &all, &err), OCT_OK);
+    assert_int_equal(all, 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arena),        cmocka_unit_test(test_range),
+        cmocka_unit_test(test_team),         cmocka_unit_test(test_topology),
+        cmocka_unit_test(test_plan),         cmocka_unit_test(test_graph_errors),
+        cmocka_unit_test(test_route),        cmocka_unit_test(test_kv_cache),
+        cmocka_unit_test(test_comm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
