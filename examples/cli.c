@@ -19,18 +19,12 @@ static void message(const char *prefix, const char *fmt, va_list ap) OCT_PRINTF(
 
 static void message(const char *prefix, const char *fmt, va_list ap)
 {
-    char line[2048];
-    int n = vsnprintf(line, sizeof line - 1, fmt, ap);
-    size_t len = n < 0 ? 0 : (size_t)n;
-    if (len > sizeof line - 2)
-        len = sizeof line - 2;
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = '?';
-    line[len] = '\n';
-    line[len + 1] = 0;
+    char line[2 * OCT_ERROR_TEXT];
+    oct_error clean = {0};
+    vsnprintf(line, sizeof line, fmt, ap);
+    (void)oct_fail(&clean, OCT_ERR_ARG, "%s", line); /* for its treatment of odd characters */
     fflush(stdout);
-    fprintf(stderr, "octet: %s%s", prefix, line);
+    fprintf(stderr, "octet: %s%s\n", prefix, clean.text);
 }
 
 void oct_cli_error(const char *fmt, ...)
