@@ -1,0 +1,512 @@
+/* test_grok_config.c: hyper-parameters, the layouts and the tensor list that follow from them, and
+ * their way to a file and back. */
+#include "grok.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static const oct_grok_config grok1 = {.n_layers = 64,
+                                      .n_vocab = 131072,
+                                      .n_ctx = 8192,
+                                      .d_model = 6144,
+                                      .n_q_heads = 48,
+                                      .n_kv_heads = 8,
+                                      .head_dim = 128,
+                                      .d_ff = 32768,
+                                      .n_experts = 8,
+                                      .n_used = 2,
+                                      .n_slices = 8,
+                                      .qkv_groups = 1,
+                                      .attn_out_groups = 8,
+                                      .gate_up_groups = 1,
+                                      .down_groups = 8,
+                                      .pad_id = 0,
+                                      .eos_id = 2,
+                                      .embedding_scale = 78.38367f,
+                                      .output_scale = 0.57735f,
+                                      .attn_scale = 0.088388f,
+                                      .attn_cap = 30,
+                                      .rope_base = 10000,
+                                      .norm_eps = 1e-5f};
+
+static const oct_grok_config odd = {.n_layers = 12,
+                                    .n_vocab = 521,
+                                    .n_ctx = 100,
+                                    .d_model = 96,
+                                    .n_q_heads = 24,
+                                    .n_kv_heads = 8,
+                                    .head_dim = 8,
+                                    .d_ff = 216,
+                                    .n_experts = 5,
+                                    .n_used = 3,
+                                    .n_slices = 4,
+                                    .qkv_groups = 2,
+                                    .attn_out_groups = 4,
+                                    .gate_up_groups = 3,
+                                    .down_groups = 8,
+                                    .pad_id = -1,
+                                    .eos_id = -1,
+                                    .embedding_scale = 9,
+                                    .output_scale = 1,
+                                    .attn_scale = 0.3f,
+                                    .attn_cap = 50,
+                                    .rope_base = 1e6f,
+                                    .norm_eps = 1e-6f};
+
+static oct_grok_config dense(void)
+{
+    oct_grok_config c = odd;
+    c.n_experts = c.n_used = 1;
+    return c;
+}
+
+/* ---- checks --------------------------------------------------------------------------------- */
+
+static void expect_refused(const oct_grok_config *c, const char *field)
+{
+    oct_error err = {0};
+
+    if (oct_grok_config_check(c, &err) != OCT_ERR_SHAPE)
+        fail_msg("accepted with a wrong %s", field);
+    if (!strstr(err.text, field) || !strstr(err.text, "expected") || !strstr(err.text, "found"))
+        fail_msg("%s: %s", field, err.text);
+}
+
+static void test_check(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_grok_config c = dense();
+
+    assert_int_equal(oct_grok_config_check(&grok1, &err), OCT_OK);
+    assert_int_equal(oct_grok_config_check(&odd, &err), OCT_OK);
+    assert_int_equal(oct_grok_config_check(&c, &err), OCT_OK);
+    /* Every number, far off in either direction. */
+#define OCT_GROK_INT(field, key)                                               \
+    for (int i = 0; i < 4; i++) {                                              \
+        c = grok1;                                                             \
+        c.field = ((const int64_t[]){-2, INT64_MIN, INT64_MAX, 1ll << 40})[i]; \
+        expect_refused(&c, #field);                                            \
+    }
+#define OCT_GROK_FLOAT(field, key)                            \
+    for (int i = 0; i < 4; i++) {                             \
+        c = grok1;                                            \
+        c.field = ((const float[]){0, -1, NAN, INFINITY})[i]; \
+        expect_refused(&c, #field);                           \
+    }
+#include "grok_keys.inc"
+#define REFUSED(field, value)       \
+    do {                            \
+        c = grok1;                  \
+        c.field = value;            \
+        expect_refused(&c, #field); \
+    } while (0)
+    REFUSED(n_layers, 0);
+    REFUSED(d_model, 0);
+    REFUSED(n_used, 0);
+    REFUSED(n_used, 9);
+    REFUSED(n_experts, 1); /* fewer than n_used */
+    REFUSED(n_kv_heads, 5);
+    REFUSED(head_dim, 127);
+    REFUSED(pad_id, 131072);
+    REFUSED(eos_id, 131072);
+    REFUSED(n_slices, 3);
+    REFUSED(n_slices, 9);
+    REFUSED(qkv_groups, 5);
+    REFUSED(gate_up_groups, 7);
+    REFUSED(attn_out_groups, 7);
+    REFUSED(down_groups, 3);
+    REFUSED(attn_out_groups, 4); /* n_slices = 8 does not divide it */
+    REFUSED(down_groups, 4);
+#undef REFUSED
+}
+
+static void test_slices(void **state)
+{
+    (void)state;
+    static const int64_t want[][4] = {{8, 8, 8, 8},    {8, 1, 8, 1},    {8, 8, 4, 4},
+                                      {1, 8, 8, 1},    {6, 12, 18, 6},  {16, 16, 16, 8},
+                                      {7, 14, 7, 7},   {10, 20, 30, 5}, {9, 9, 9, 3},
+                                      {11, 11, 11, 1}, {12, 8, 4, 4}};
+
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+        assert_int_equal(oct_grok_slices(want[i][0], want[i][1], want[i][2]), want[i][3]);
+}
+
+static void test_ffn_size(void **state)
+{
+    (void)state;
+    assert_int_equal(oct_grok_ffn_size(6144, 8), 32768);
+    assert_int_equal(oct_grok_ffn_size(128, 8), 688);
+    assert_int_equal(oct_grok_ffn_size(256, 1.5), 256);
+    assert_int_equal(oct_grok_ffn_size(96, 2.51), 160); /* floor(240.96) = 240 */
+    assert_int_equal(oct_grok_ffn_size(1, 1), 0);
+    assert_int_equal(oct_grok_ffn_size(256, NAN), 0);
+    assert_int_equal(oct_grok_ffn_size(256, INFINITY), 0);
+    assert_int_equal(oct_grok_ffn_size(256, -1), 0);
+    assert_int_equal(oct_grok_ffn_size(INT64_MAX, 1e300), 0);
+}
+
+/* ---- layouts and tensors -------------------------------------------------------------------- */
+
+static void test_layouts_of_grok1(void **state)
+{
+    (void)state;
+    const size_t mib = 1 << 20;
+    oct_grok_layouts l;
+    oct_error err = {0};
+
+    assert_int_equal(oct_grok_layouts_init(&grok1, &l, &err), OCT_OK);
+    /* Panels of 64 channels: a byte an input and a bf16 scale a group. */
+    assert_int_equal(l.qkv.unit_out, (48 + 8 + 8) * 128 / 8);
+    assert_int_equal(l.qkv.unit_bytes, 16 * (64 * 6144 + 128));
+    assert_int_equal(l.qkv.unit_align, 4096);
+    assert_int_equal(l.attn_out.unit_bytes, 96 * (64 * 768 + 128));
+    assert_int_equal(l.attn_out.unit_groups, 1);
+    assert_int_equal(l.gate_up.unit_bytes, 128 * (64 * 6144 + 128));
+    assert_int_equal(l.gate_up.unit_align, 2 * mib);
+    assert_int_equal(l.gate_up.unit_stride, 50 * mib);
+    assert_int_equal(l.down.unit_bytes, 96 * (64 * 4096 + 128));
+    assert_int_equal(l.down.unit_stride, 26 * mib);
+    assert_int_equal(l.embedding.slice_rows, 16384);
+    assert_int_equal(l.embedding.slice_rows_pad, 16384);
+    assert_int_equal(l.embedding.align, 2 * mib);
+}
+
+static void test_embedding_slices(void **state)
+{
+    (void)state;
+    oct_grok_layouts l;
+    oct_error err = {0};
+    oct_grok_config c = odd;
+
+    assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
+    assert_int_equal(l.embedding.slice_rows, 131);     /* 521 / 4, rounded up */
+    assert_int_equal(l.embedding.slice_rows_pad, 192); /* 64 rows of 192 bytes are 3 pages */
+    assert_int_equal(l.embedding.align, 4096);
+    for (c.d_model = 6; c.d_model < 400; c.d_model += 6) {
+        assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
+        size_t row = 2 * (size_t)c.d_model, rows = (size_t)l.embedding.slice_rows_pad;
+        assert_int_equal(rows * row % 4096, 0);
+        assert_true(rows >= 131);
+        for (size_t fewer = 131; fewer < rows; fewer++) /* the least that does */
+            assert_int_not_equal(fewer * row % 4096, 0);
+    }
+}
+
+/* Writes the header of a model's file, as the converter does; returns the tensors' offsets. */
+static uint64_t *make_header(const oct_grok_config *c, oct_grok_tensor **t, int64_t *n,
+                             void **header, size_t *header_bytes, size_t *sum_at)
+{
+    oct_gguf_writer *w = oct_gguf_writer_new(4096);
+    oct_grok_layouts l;
+    oct_error err = {0};
+
+    assert_non_null(w);
+    assert_int_equal(oct_grok_layouts_init(c, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_manifest(c, &l, t, n, &err), OCT_OK);
+    oct_grok_config_put(c, w);
+    oct_gguf_put_u64(w, OCT_GROK_KEY_HEADER_SUM, 0);
+    *sum_at = (size_t)oct_gguf_writer_value_offset(w, OCT_GROK_KEY_HEADER_SUM);
+    for (int64_t i = 0; i < *n; i++)
+        oct_gguf_put_tensor(w, (*t)[i].name, (*t)[i].dtype, (*t)[i].rank, (*t)[i].ne);
+    uint64_t *at = calloc((size_t)*n, sizeof *at);
+    assert_non_null(at);
+    if (oct_gguf_writer_header(w, 2 << 20, header, header_bytes, at, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    oct_gguf_writer_free(w);
+    return at;
+}
+
+static void check_manifest(const oct_grok_config *c)
+{
+    oct_grok_tensor *t;
+    int64_t n, of_kind[OCT_GROK_KINDS] = {0};
+    void *header;
+    size_t header_bytes, sum_at;
+    uint64_t *at = make_header(c, &t, &n, &header, &header_bytes, &sum_at);
+    bool small = false;
+
+    for (int64_t i = 0; i < n; i++) {
+        of_kind[t[i].kind]++;
+        assert_int_equal(at[i] % t[i].align, 0);
+        assert_true(t[i].align == 4096 || t[i].align == 2 << 20);
+        small |= t[i].align == 4096;
+        assert_true(small == (t[i].align == 4096)); /* large ones first */
+        if (i > 0 && t[i].align == t[i - 1].align && t[i].layer >= 0)
+            assert_true(t[i].layer >= t[i - 1].layer);
+    }
+    for (int k = 0; k < OCT_GROK_KINDS; k++) {
+        bool once = k == OCT_GROK_EMBEDDING || k == OCT_GROK_NORM_FINAL;
+        bool none = k == OCT_GROK_ROUTER && c->n_experts == 1;
+        assert_int_equal(of_kind[k], once ? 1 : none ? 0 : c->n_layers);
+    }
+    free(at);
+    free(header);
+    free(t);
+}
+
+static void test_manifest(void **state)
+{
+    (void)state;
+    oct_grok_config c = dense();
+
+    check_manifest(&grok1);
+    check_manifest(&odd);
+    check_manifest(&c);
+    c = grok1;
+    c.n_layers = OCT_GROK_MAX_LAYERS;
+    check_manifest(&c);
+}
+
+static void test_tensor_shapes(void **state)
+{
+    (void)state;
+    oct_grok_layouts l;
+    oct_grok_tensor *t;
+    int64_t n;
+    oct_error err = {0};
+
+    assert_int_equal(oct_grok_layouts_init(&odd, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_manifest(&odd, &l, &t, &n, &err), OCT_OK);
+    for (int64_t i = 0; i < n; i++) {
+        const oct_q8_layout *q = t[i].kind == OCT_GROK_QKV        ? &l.qkv
+                                 : t[i].kind == OCT_GROK_ATTN_OUT ? &l.attn_out
+                                 : t[i].kind == OCT_GROK_GATE_UP  ? &l.gate_up
+                                 : t[i].kind == OCT_GROK_DOWN     ? &l.down
+                                                                  : NULL;
+        if (q) {
+            const uint64_t ne[4] = {q->unit_stride, 4, (uint64_t)q->n_experts, 1};
+            assert_int_equal(t[i].dtype, OCT_GGUF_T_I8);
+            assert_memory_equal(t[i].ne, ne, sizeof ne);
+        } else if (t[i].kind == OCT_GROK_EMBEDDING) {
+            const uint64_t ne[4] = {96, 192, 4, 1};
+            assert_int_equal(t[i].dtype, OCT_GGUF_T_BF16);
+            assert_memory_equal(t[i].ne, ne, sizeof ne);
+        } else {
+            const uint64_t ne[4] = {96, t[i].kind == OCT_GROK_ROUTER ? 5 : 1, 1, 1};
+            assert_int_equal(t[i].dtype, OCT_GGUF_T_F32);
+            assert_memory_equal(t[i].ne, ne, sizeof ne);
+        }
+    }
+    free(t);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static char folder[] = "/tmp/octet-config-XXXXXX";
+static char path[64];
+
+/* A model file without content: the header, changed by edit and summed again, and a hole. */
+static void write_model(const oct_grok_config *c, const char *old, const char *new_bytes, bool sum)
+{
+    oct_grok_tensor *t;
+    int64_t n;
+    void *header;
+    size_t header_bytes, sum_at, k = old ? strlen(old) : 0;
+    uint64_t *at = make_header(c, &t, &n, &header, &header_bytes, &sum_at), bytes;
+
+    if (sum) {
+        uint64_t v = oct_grok_header_sum(header, header_bytes, sum_at);
+        memcpy((uint8_t *)header + sum_at, &v, 8);
+    }
+    if (old) {
+        uint8_t *p = memmem(header, header_bytes, old, k);
+        assert_non_null(p);
+        memcpy(p, new_bytes, k);
+    }
+    if (sum && old) {
+        uint64_t v = oct_grok_header_sum(header, header_bytes, sum_at);
+        memcpy((uint8_t *)header + sum_at, &v, 8);
+    }
+    assert_true(oct_gguf_tensor_bytes(t[n - 1].dtype, t[n - 1].rank, t[n - 1].ne, &bytes));
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(header, 1, header_bytes, f), header_bytes);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(truncate(path, (off_t)(at[n - 1] + bytes)), 0);
+    free(at);
+    free(header);
+    free(t);
+}
+
+static oct_status load(oct_grok_config *c, oct_error *err)
+{
+    oct_gguf *g;
+
+    memset(err, 0, sizeof *err);
+    if (oct_gguf_open(path, &g, err) != OCT_OK)
+        fail_msg("%s", err->text);
+    oct_status s = oct_grok_config_get(g, c, err);
+    oct_gguf_close(g);
+    if (s != OCT_OK)
+        assert_non_null(strstr(err->text, path));
+    return s;
+}
+
+static void round_trip(const oct_grok_config *c)
+{
+    oct_grok_config back;
+    oct_error err;
+
+    write_model(c, NULL, NULL, true);
+    if (load(&back, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+#define OCT_GROK_INT(field, key) assert_int_equal(back.field, c->field);
+#define OCT_GROK_FLOAT(field, key) assert_memory_equal(&back.field, &c->field, sizeof c->field);
+#include "grok_keys.inc"
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    const oct_grok_config c = dense();
+
+    round_trip(&grok1);
+    round_trip(&odd);
+    round_trip(&c);
+}
+
+static void refused_file(const char *old, const char *new_bytes, oct_status status,
+                         const char *part)
+{
+    oct_grok_config c;
+    oct_error err;
+
+    write_model(&odd, old, new_bytes, true);
+    assert_int_equal(load(&c, &err), status);
+    if (!strstr(err.text, part))
+        fail_msg("expected \"%s\" in: %s", part, err.text);
+}
+
+static void test_bad_files(void **state)
+{
+    (void)state;
+    oct_grok_config c;
+    oct_error err;
+    char bent[64];
+
+    /* Every key missing: its first letter is another. */
+#define MISSING(key)                               \
+    snprintf(bent, sizeof bent, "x%s", &(key)[1]); \
+    refused_file(key, bent, OCT_ERR_FORMAT, "'" key "': expected");
+#define OCT_GROK_INT(field, key) MISSING(key)
+#define OCT_GROK_FLOAT(field, key) MISSING(key)
+#include "grok_keys.inc"
+    MISSING("octet.format")
+    MISSING("general.architecture")
+#undef MISSING
+    write_model(&odd, NULL, NULL, false);
+    assert_int_equal(load(&c, &err), OCT_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "header: expected checksum"));
+}
+
+/* A number changed behind the checksum's back is found; with the checksum it is judged. */
+static void test_checksum(void **state)
+{
+    (void)state;
+    oct_grok_config c;
+    oct_error err;
+    oct_gguf *g;
+    FILE *f;
+
+    write_model(&odd, NULL, NULL, true);
+    assert_int_equal(oct_gguf_open(path, &g, &err), OCT_OK);
+    size_t n = (size_t)oct_gguf_data_offset(g);
+    size_t sum_at = (size_t)oct_gguf_value_offset(g, OCT_GROK_KEY_HEADER_SUM);
+    const long at[] = {(long)oct_gguf_value_offset(g, "octet.expert_used_count"),
+                       (long)oct_gguf_value_offset(g, "octet.format"),
+                       (long)oct_gguf_value_offset(g, "general.architecture"),
+                       (long)oct_gguf_value_offset(g, "octet.rope.freq_base")};
+    uint8_t *copy = malloc(n);
+    assert_non_null(copy);
+    memcpy(copy, oct_gguf_bytes(g), n);
+    memset(copy + sum_at, 0, 8);
+    assert_true(oct_grok_header_sum(oct_gguf_bytes(g), n, sum_at) == XXH3_64bits(copy, n));
+    free(copy);
+    oct_gguf_close(g);
+    static const struct {
+        char value;
+        oct_status status;
+        const char *part;
+    } want[] = {
+        {4, OCT_ERR_FORMAT, "header: expected checksum"},
+        {2, OCT_ERR_UNSUPPORTED, "expected file format version 1, found 2"},
+        {'a', OCT_ERR_UNSUPPORTED, "expected 'octet' (a file made by octet convert), found"},
+        {'x', OCT_ERR_FORMAT, "header: expected checksum"}};
+    for (int i = 0; i < 4; i++) {
+        write_model(&odd, NULL, NULL, true);
+        f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, at[i], SEEK_SET), 0);
+        assert_int_not_equal(fgetc(f), want[i].value);
+        assert_int_equal(fseek(f, at[i], SEEK_SET), 0);
+        fputc(want[i].value, f);
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(load(&c, &err), want[i].status);
+        if (!strstr(err.text, want[i].part))
+            fail_msg("expected \"%s\" in: %s", want[i].part, err.text);
+    }
+    c = odd;
+    c.n_used = 6;
+    write_model(&c, NULL, NULL, true);
+    assert_int_equal(load(&c, &err), OCT_ERR_SHAPE);
+    assert_non_null(strstr(err.text, "n_used: expected at most n_experts = 5, found 6"));
+}
+
+static void test_header_sum_bounds(void **state)
+{
+    (void)state;
+    uint8_t b[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+    /* A place outside the header: everything counts. */
+    assert_true(oct_grok_header_sum(b, 16, 9) == XXH3_64bits(b, 16));
+    assert_true(oct_grok_header_sum(b, 16, SIZE_MAX) == XXH3_64bits(b, 16));
+    assert_true(oct_grok_header_sum(b, 4, 0) == XXH3_64bits(b, 4));
+    assert_true(oct_grok_header_sum(b, 16, 8) != XXH3_64bits(b, 16));
+    b[8] = 0;
+    assert_true(oct_grok_header_sum(b, 16, 8) == XXH3_64bits(b, 16));
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(path, sizeof path, "%s/x.gguf", folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_ffn_size),
+        cmocka_unit_test(test_layouts_of_grok1),
+        cmocka_unit_test(test_embedding_slices),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_tensor_shapes),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_checksum),
+        cmocka_unit_test(test_header_sum_bounds),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
