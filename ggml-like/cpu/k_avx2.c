@@ -66,9 +66,20 @@ V_INLINE __m256i pair_at(const int16_t *p)
     return _mm256_set1_epi32(v);
 }
 
-/* n rows from r0 on, width registers of 8 channels from lane on; n * width = 8 accumulators. */
+/* Written out because compilers reorder the sums, run out of registers and spill accumulators. */
+V_INLINE void madd_add(__m256i *acc, __m256i weights, __m256i pair)
+{
+    __m256i product;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+            : "+x"(*acc), "=&x"(product)
+            : "x"(weights), "x"(pair));
+}
+
+/* n rows from r0 on, width registers of 8 channels from lane on; n * width = 8 accumulators.
+ * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, STREAM_AHEAD bytes on,
+ * 1 and 2 are at ahead, which moves by ahead_step a quad. */
 V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, int64_t lane,
-                          bool stream, const char *ahead, int64_t ahead_step)
+                          int lines, const char *ahead, int64_t ahead_step)
 {
     const oct_act_layout *l = k->act;
     const int64_t block = k->group * l->group_blocks + k->block_start / OCT_Q8_BLOCK;
@@ -86,19 +97,28 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
     const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
     const uint8_t *w = k->weights + lane * OCT_Q8_QUAD;
     for (int64_t i = 0; i < 4 * k->n_quads; i += 4) {
-        if (!stream) {
+        if (lines < 4) {
             _mm_prefetch(ahead, _MM_HINT_T1);
+            if (lines == 2)
+                _mm_prefetch(ahead + 64, _MM_HINT_T1);
             ahead += ahead_step;
         }
-        V_UNROLL for (int c = 0; c < width; c++) {
-            __m256i u = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
-            __m256i even = _mm256_and_si256(u, even_mask), odd = _mm256_srli_epi16(u, 8);
-            if (stream && c % 2 == 0)
+        /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights and
+         * a pair of activations, the 16 registers just suffice. */
+        V_UNROLL for (int c = 0; c < width; c += 2) {
+            __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
+            __m256i u1 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c + 32));
+            __m256i odd0 = _mm256_srli_epi16(u0, 8), odd1 = _mm256_srli_epi16(u1, 8);
+            __m256i even0 = _mm256_and_si256(u0, even_mask), even1 = _mm256_and_si256(u1, even_mask);
+            if (lines == 4)
                 _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T1);
             V_UNROLL for (int r = 0; r < n; r++) {
-                __m256i e = _mm256_madd_epi16(even, pair_at(a[r] + i));
-                __m256i o = _mm256_madd_epi16(odd, pair_at(a[r] + i + 2));
-                acc[r][c] = _mm256_add_epi32(_mm256_add_epi32(acc[r][c], e), o);
+                __m256i pair = pair_at(a[r] + i);
+                madd_add(&acc[r][c], even0, pair);
+                madd_add(&acc[r][c + 1], even1, pair);
+                pair = pair_at(a[r] + i + 2);
+                madd_add(&acc[r][c], odd0, pair);
+                madd_add(&acc[r][c + 1], odd1, pair);
             }
         }
         w += 256;
@@ -113,39 +133,44 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
     }
 }
 
-V_NOINLINE void linear_one_stream(const linear_tiles *k)
-{
-    linear_tile(k, 1, 8, 0, 0, true, NULL, 0);
-}
+#define LINEAR_CASE(n, lines)                                                                  \
+    V_NOINLINE void linear_##n##_##lines(const linear_tiles *k, int64_t r0, int64_t lane,      \
+                                         const char *ahead, int64_t ahead_step)                \
+    {                                                                                          \
+        linear_tile(k, n, 8 / n, r0, lane, lines, ahead, ahead_step);                          \
+    }
+LINEAR_CASE(1, 4)
+LINEAR_CASE(1, 2)
+LINEAR_CASE(2, 2)
+LINEAR_CASE(4, 2)
+LINEAR_CASE(1, 1)
+LINEAR_CASE(2, 1)
+LINEAR_CASE(4, 1)
 
-V_NOINLINE void linear_one(const linear_tiles *k, int64_t r0)
-{
-    linear_tile(k, 1, 8, r0, 0, false, (const char *)k->weights, 0);
-}
-
-V_NOINLINE void linear_four(const linear_tiles *k, int64_t r0, int64_t lane, const char *ahead,
-                            int64_t ahead_step)
-{
-    linear_tile(k, 4, 2, r0, lane, false, ahead, ahead_step);
-}
-
-/* Rows in fours, a strip of 16 channels after the other, every tile fetching its share of the next
- * block; the rest one by one. With fewer than four the block streams through under the first. */
+/* One row: the block streams through. More: strips of 16 channels with four rows, of 32 with two,
+ * all 64 with one, each fetching its share of the next block. */
 static void linear_block(const linear_tiles *k)
 {
-    int64_t fours = k->n_rows / 4, r = fours * 4;
-    if (fours > 0) {
-        int64_t tiles = 4 * fours, step = (256 + tiles - 1) / tiles;
-        const char *ahead = (const char *)k->weights + 256 * k->n_quads;
-        for (int64_t lane = 0; lane < OCT_Q8_PANEL; lane += 16)
-            for (int64_t i = 0; i < r; i += 4, ahead += step * k->n_quads)
-                linear_four(k, i, lane, ahead, step);
-    } else {
-        linear_one_stream(k);
-        r = 1;
+    typedef void tile_fn(const linear_tiles *k, int64_t r0, int64_t lane, const char *ahead,
+                         int64_t ahead_step);
+    static tile_fn *const share[2][3] = {{linear_1_1, linear_2_1, linear_4_1},
+                                         {linear_1_2, linear_2_2, linear_4_2}};
+    if (k->n_rows == 1) {
+        linear_1_4(k, 0, 0, NULL, 0);
+        return;
     }
-    for (; r < k->n_rows; r++)
-        linear_one(k, r);
+    const int64_t tiles = k->n_rows / 4 * 4 + k->n_rows % 4;
+    const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
+    tile_fn *const *tile = share[step > 64];
+    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    for (int64_t lane = 0; lane < OCT_Q8_PANEL; lane += 16)
+        for (int64_t r = 0; r + 4 <= k->n_rows; r += 4, ahead += step * k->n_quads)
+            tile[2](k, r, lane, ahead, step);
+    if (k->n_rows & 2)
+        for (int64_t lane = 0; lane < OCT_Q8_PANEL; lane += 32, ahead += step * k->n_quads)
+            tile[1](k, k->n_rows & ~(int64_t)3, lane, ahead, step);
+    if (k->n_rows & 1)
+        tile[0](k, k->n_rows - 1, 0, ahead, step);
 }
 
 #include "k_vec.inc"
