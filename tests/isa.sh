@@ -64,6 +64,7 @@ emulated()
 {
     qemu-x86_64 -cpu "$1" "$octet" info >"$tmp/info" 2>&1 ||
         { cat "$tmp/info"; fail "octet info on an emulated $1"; return; }
+    grep -qE "kernels +$2," "$tmp/info" || fail "an emulated $1 does not choose $2: $(cat "$tmp/info")"
     if logits "$tmp/emulated.npy" qemu-x86_64 -cpu "$1" "$octet"; then
         if has "$2"; then
             cmp "$tmp/$2.npy" "$tmp/emulated.npy" || fail "an emulated $1 gives other bytes than $2"

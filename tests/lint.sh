@@ -30,8 +30,8 @@ each "longer than 800 lines:" < <(sources | xargs wc -l | awk '$1 > 800 && $2 !=
 each "longer than 100 columns:" < <(sources | xargs awk 'length > 100 { print FILENAME ":" FNR }')
 each "tabs or blanks at the end of a line:" < <(sources | xargs grep -nE '[[:space:]]$|	' | cut -c1-90)
 each "two files of this name:" < <(sources | sed 's:.*/::' | sort | uniq -d)
-each "a path of some machine:" < <(grep -rnIE '/(home|root|User[s]|wor[k])/' $folders ./*.md .ci dev \
-    CMakeLists.txt CMakePresets.json --exclude-dir=data | grep -v '/root/\*' | cut -c1-120)
+each "a path of some machine:" < <(grep -rnIE '/(home|roo[t]|Users|wor[k])/[a-z]' $folders ./*.md .ci dev \
+    CMakeLists.txt CMakePresets.json --exclude-dir=data | cut -c1-120)
 each "includes across folders by path:" < <(sources | xargs grep -n '#include "\.\./')
 each "mpi.h outside mpi/:" < <(sources | grep -v '^mpi/' | xargs grep -nE '#include [<"]mpi\.h')
 
