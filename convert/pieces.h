@@ -1,0 +1,60 @@
+/* pieces.h: the tensors of a new file, cut into pieces that are made one by one from the mapped
+ * checkpoint, so that memory does not depend on the model's size; and the comparison of a finished
+ * file with its source. */
+#ifndef OCT_PIECES_H
+#define OCT_PIECES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "checkpoint.h"
+#include "grok.h"
+#include "status.h"
+
+/* A tensor of the new file and what it is made from. */
+typedef struct oct_new_tensor {
+    oct_grok_tensor desc;        /* kind OCT_GROK_KINDS: the tokenizer */
+    const oct_q8_layout *layout; /* of packed units; NULL for the rest */
+    const oct_grok_embedding *embedding; /* of the embedding only */
+    const oct_ckpt_leaf *src[OCT_Q8_MAX_PARTS];
+    const uint8_t *raw;          /* the tokenizer's bytes */
+    uint64_t at, bytes;          /* place in the file */
+    uint64_t sum;                /* XXH3, once written */
+} oct_new_tensor;
+
+/* A run of bytes of one tensor. */
+typedef struct oct_piece {
+    int64_t tensor; /* index into the list of tensors */
+    int64_t expert, slice;
+    int64_t first, n; /* packed: panels of the unit; embedding: rows of the slice; else bytes */
+    uint64_t at;      /* in the file */
+    size_t bytes;     /* padding up to the next unit included */
+} oct_piece;
+
+/* Whether a packed tensor's sources are plain arrays that are quantised on the way. */
+bool oct_new_tensor_is_plain(const oct_new_tensor *t);
+
+/* Cuts all tensors into pieces of about max_bytes (0: whole units), in file order. *out is malloc'd. */
+OCT_MUST_CHECK oct_status oct_pieces_cut(const oct_new_tensor *t, int64_t n_tensors, size_t max_bytes,
+                                         oct_piece **out, int64_t *n, oct_error *err);
+
+/* Bytes of working memory that oct_piece_make needs for any of the pieces. */
+size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n);
+
+/* Makes the bytes of a piece inside scratch (64-byte aligned) and points *made to them. NaN and
+ * infinite numbers of the source are errors that name the file and the element. */
+OCT_MUST_CHECK oct_status oct_piece_make(const oct_new_tensor *t, const oct_piece *p, void *scratch,
+                                         const uint8_t **made, oct_error *err);
+
+/* Compares stored bytes of a whole unit (or of any piece that is not packed) with the source, without
+ * the code that made them. For quantised matrices: every weight within half a step of its source; the
+ * difference is added to *q8_error. */
+OCT_MUST_CHECK oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p,
+                                           const uint8_t *stored, oct_q8_error *q8_error,
+                                           oct_error *err);
+
+/* Tells the system that the source of a packed tensor's expert is not needed soon (done), or will be. */
+void oct_piece_advise(const oct_new_tensor *t, int64_t expert, bool done);
+
+#endif
