@@ -340,7 +340,10 @@ static void print_file(const json_t *file)
     const json_t *model = json_object_get(file, "model");
     for (int i = 0; i < N_NUMBERS; i++) {
         const json_t *v = json_object_get(model, numbers[i].key);
-        oct_cli_outf("  %-18s %.9g\n", numbers[i].words, json_number_value(v));
+        if (json_is_integer(v))
+            oct_cli_outf("  %-18s %lld\n", numbers[i].words, (long long)json_integer_value(v));
+        else
+            oct_cli_outf("  %-18s %.7g\n", numbers[i].words, json_number_value(v));
     }
 }
 

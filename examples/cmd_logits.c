@@ -67,6 +67,11 @@ static oct_status push(logits_state *r, int64_t *room, int32_t id, oct_error *er
     return OCT_OK;
 }
 
+static const char *ids_name(const logits_state *r)
+{
+    return strcmp(r->ids_file, "-") == 0 ? "standard input" : r->ids_file;
+}
+
 /* Reads "1 2 3\n4,5\n": every number must be an id of the vocabulary. */
 static oct_status parse_ids(logits_state *r, const char *text, size_t n, int64_t n_vocab,
                             oct_error *err)
@@ -91,16 +96,16 @@ static oct_status parse_ids(logits_state *r, const char *text, size_t n, int64_t
                 return oct_fail(err, OCT_ERR_ARG,
                                 "%s: line %lld: expected ids from 0 to %lld, "
                                 "found %s%lld",
-                                r->ids_file, (long long)line, (long long)n_vocab - 1,
+                                ids_name(r), (long long)line, (long long)n_vocab - 1,
                                 id > INT32_MAX ? "at least " : "", (long long)id);
             OCT_TRY(push(r, &room, (int32_t)id, err));
         } else if (!strchr(" \t\r,", c) || c == 0) {
             return oct_fail(err, OCT_ERR_ARG, "%s: line %lld: expected token ids, found '%c'",
-                            r->ids_file, (long long)line, isprint((unsigned char)c) ? c : '?');
+                            ids_name(r), (long long)line, isprint((unsigned char)c) ? c : '?');
         }
     }
     if (r->n == 0)
-        return oct_fail(err, OCT_ERR_ARG, "%s: holds no token ids", r->ids_file);
+        return oct_fail(err, OCT_ERR_ARG, "%s: holds no token ids", ids_name(r));
     return OCT_OK;
 }
 
@@ -123,7 +128,7 @@ static oct_status npy_begin(npy_file *o, const char *path, int64_t rows, int64_t
 {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return oct_fail(err, OCT_ERR_IO, "%s: is there and not a regular file", path);
+        return oct_fail(err, OCT_ERR_IO, "%s: exists and is not a regular file", path);
     int n = snprintf(o->temp, sizeof o->temp, "%s.tmp-XXXXXX", path);
     if (n < 0 || (size_t)n >= sizeof o->temp) {
         o->temp[0] = 0;
@@ -218,7 +223,7 @@ static int run(logits_state *r, const oct_model *m)
         s = oct_fail(&err, OCT_ERR_ARG,
                      "%s: a sequence has %lld tokens, but the model has a "
                      "context of %lld",
-                     r->ids_file, (long long)r->n_longest, (long long)info->n_ctx);
+                     ids_name(r), (long long)r->n_longest, (long long)info->n_ctx);
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     oct_session_params p;
