@@ -228,7 +228,7 @@ static oct_status op_tuple(parser *p)
 
 static oct_status op_stack_global(parser *p)
 {
-    value name, module;
+    value name = {0}, module = {0};
     OCT_TRY(pop_kind(p, K_TEXT, &name));
     OCT_TRY(pop_kind(p, K_TEXT, &module));
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)
@@ -274,7 +274,7 @@ static oct_status reduce_dtype(parser *p, const value *args)
 
 static oct_status op_reduce(parser *p)
 {
-    value args, f;
+    value args = {0}, f = {0};
     OCT_TRY(pop_kind(p, K_TUPLE, &args));
     OCT_TRY(pop_kind(p, K_GLOBAL, &f));
     if (f.number == G_DTYPE)
@@ -290,7 +290,7 @@ static oct_status op_reduce(parser *p)
 
 static oct_status op_newobj(parser *p)
 {
-    value args, class;
+    value args = {0}, class = {0};
     OCT_TRY(pop_kind(p, K_TUPLE, &args));
     OCT_TRY(pop_kind(p, K_GLOBAL, &class));
     if (class.number != G_QUANTISED || args.len != 0)
@@ -369,7 +369,7 @@ static oct_status build_quantised(parser *p, object *o, const value *state)
 
 static oct_status op_build(parser *p)
 {
-    value state;
+    value state = {0};
     OCT_TRY(pop(p, &state));
     if (p->n_stack == 0)
         return refuse(p, "no object to give a state to");

@@ -1,0 +1,138 @@
+/* octet convert: from xAI's checkpoint to a model file. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "commands.h"
+#include "convert.h"
+#include "progress.h"
+
+typedef struct convert_state {
+    oct_convert_params params;
+    int64_t threads;
+    oct_progress progress;
+    oct_convert_phase phase;
+    bool started;
+} convert_state;
+
+static int parse(convert_state *r, int argc, char **argv)
+{
+    oct_convert_params *p = &r->params;
+    const oct_opt rows[] = {
+        {.letter = 'o', .name = "output", .kind = OCT_OPT_TEXT, .value = &p->out, .arg = "FILE",
+         .help = "the model file to make (required); replaced only when the new one is complete"},
+        {.name = "tokenizer", .kind = OCT_OPT_TEXT, .value = &p->tokenizer, .arg = "FILE",
+         .help = "SentencePiece model [tokenizer.model in the checkpoint's folder or above it]"},
+        {.name = "no-tokenizer", .kind = OCT_OPT_FLAG, .value = &p->no_tokenizer,
+         .help = "make a file without tokenizer: it can only be used with token ids"},
+        {.name = "config", .kind = OCT_OPT_TEXT, .value = &p->config, .arg = "FILE",
+         .help = "numbers that shapes cannot tell [config.json in the checkpoint's folder or above\n"
+                 "it; not needed for Grok-1]"},
+        {.letter = 't', .name = "threads", .kind = OCT_OPT_INT, .value = &r->threads, .arg = "N",
+         .help = "threads that pack and compare [all processors]", .lo = 1, .hi = 64},
+    };
+    const oct_cli cli = {
+        .name = "convert",
+        .synopsis = "CKPT_DIR -o FILE [options]",
+        .about =
+            "Makes a model file from a checkpoint as xAI released it. CKPT_DIR is the folder that\n"
+            "holds ckpt-0, or ckpt-0 itself. Integers and scales are kept bit for bit; the embedding\n"
+            "is rounded from f32 to bfloat16, as the model does whenever it uses it; matrices that\n"
+            "are plain f32 or bfloat16 are quantised and the error is printed.\n"
+            "Everything is checked before the work starts; the new file is read back and compared\n"
+            "with the checkpoint before it gets its name. Memory stays below 512 MiB.",
+        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .notes = "examples:\n"
+                 "  octet convert grok-1/checkpoints -o grok-1.gguf\n"
+                 "  octet convert ckpt-0 -o model.gguf --config config.json --no-tokenizer",
+        .max_args = 1,
+    };
+    int first = argc;
+    int code = oct_cli_parse(&cli, argc, argv, &first);
+    if (code >= 0)
+        return code;
+    if (first >= argc) {
+        oct_cli_error("convert: which checkpoint? Give its folder");
+        return OCT_EXIT_USAGE;
+    }
+    if (!p->out) {
+        oct_cli_error("convert: which file shall be made? Use -o FILE");
+        return OCT_EXIT_USAGE;
+    }
+    if (p->tokenizer && p->no_tokenizer) {
+        oct_cli_error("convert: --tokenizer and --no-tokenizer exclude each other");
+        return OCT_EXIT_USAGE;
+    }
+    p->checkpoint = argv[first];
+    p->n_threads = (int)r->threads;
+    return -1;
+}
+
+/* Called by the converter's threads, one at a time. */
+static void on_progress(void *ctx, const oct_convert_progress *p)
+{
+    static const char *const names[] = {"writing", "syncing", "verifying", ""};
+    convert_state *r = ctx;
+    if (!r->started || p->phase != r->phase) {
+        if (r->started)
+            oct_progress_end(&r->progress, true);
+        r->started = p->phase != OCT_CONVERT_DONE;
+        r->phase = p->phase;
+        oct_cli_temp_file(p->temp);
+        if (r->started)
+            oct_progress_start(&r->progress, names[p->phase], p->total);
+        return;
+    }
+    oct_progress_update(&r->progress, p->done);
+}
+
+static void show_report(const convert_state *r, const oct_convert_report *report)
+{
+    const oct_grok_config *c = &report->config;
+    char in[24], out[24];
+    fprintf(stderr, "%s: %lld files, %s -> %s: %lld tensors, %s, verified\n", report->checkpoint_dir,
+            (long long)report->n_files, oct_cli_bytes(report->in_bytes, in), r->params.out,
+            (long long)report->n_tensors, oct_cli_bytes(report->out_bytes, out));
+    fprintf(stderr, "%s: %lld layers, d %lld, %lld query and %lld KV heads of %lld, FFN %lld, "
+            "%lld experts (%lld used), vocabulary %lld, context %lld, %lld slices\n",
+            report->is_grok1 ? "Grok-1" : "model", (long long)c->n_layers, (long long)c->d_model,
+            (long long)c->n_q_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
+            (long long)c->d_ff, (long long)c->n_experts, (long long)c->n_used, (long long)c->n_vocab,
+            (long long)c->n_ctx, (long long)c->n_slices);
+    fprintf(stderr, "configuration: %s; tokenizer: %s\n",
+            report->config_path ? report->config_path : "Grok-1's",
+            report->tokenizer_path ? report->tokenizer_path : "none");
+    if (report->n_quantised)
+        fprintf(stderr, "quantised to int8: %lld tensors, relative error %.3e, largest %.3e\n",
+                (long long)report->n_quantised, oct_q8_error_rel(&report->q8_error),
+                report->q8_error.max_abs);
+}
+
+int oct_cmd_convert(int argc, char **argv)
+{
+    convert_state r = {.params.progress = on_progress};
+    oct_convert_report report = {0};
+    oct_error err = {0};
+    int code = parse(&r, argc, argv);
+    if (code >= 0)
+        return code;
+    oct_cli_signals();
+    r.params.cancel = oct_cli_cancel_flag();
+    r.params.progress_ctx = &r;
+    oct_status s = oct_convert(&r.params, &report, &err);
+    oct_cli_temp_file(NULL);
+    if (s != OCT_OK && r.started)
+        oct_progress_end(&r.progress, false);
+    for (size_t i = 0; i < report.warnings.n; i++)
+        oct_cli_warning("%s", report.warnings.line[i]);
+    if (report.problems.n > 1)
+        for (size_t i = 0; i < report.problems.n; i++)
+            fprintf(stderr, "%s\n", report.problems.line[i]);
+    code = OCT_EXIT_OK;
+    if (s == OCT_OK)
+        show_report(&r, &report);
+    else
+        code = oct_cli_fail(&err);
+    oct_convert_report_free(&report);
+    return code;
+}

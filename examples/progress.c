@@ -1,0 +1,67 @@
+#include "progress.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+enum { BAR = 30 };
+static const double REDRAW_SECONDS = 0.1, PLAIN_SECONDS = 30;
+
+void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes)
+{
+    double now = oct_cli_seconds();
+    *p = (oct_progress){.what = what, .total = total_bytes, .started = now, .shown = now,
+                        .terminal = isatty(STDERR_FILENO) != 0};
+    if (p->terminal)
+        p->shown = now - REDRAW_SECONDS;
+}
+
+/* "1:05:09" or "5:09" */
+static const char *clock_text(double seconds, char out[32])
+{
+    long s = seconds < 1e8 ? (long)(seconds + 0.5) : 99999999;
+    if (s >= 3600)
+        snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+    return out;
+}
+
+void oct_progress_update(oct_progress *p, uint64_t done)
+{
+    double now = oct_cli_seconds(), spent = now - p->started;
+    if (now - p->shown < (p->terminal ? REDRAW_SECONDS : PLAIN_SECONDS) || p->total == 0)
+        return;
+    p->shown = now;
+    double part = (double)done / (double)p->total;
+    double rate = spent > 0 ? (double)done / spent : 0;
+    double left = rate > 0 ? (double)(p->total - done) / rate : 0;
+    char speed[24], total[24], time[32], bar[BAR + 1];
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < (int)(part * BAR) ? '#' : '.';
+    bar[BAR] = 0;
+    oct_cli_bytes((uint64_t)rate, speed);
+    oct_cli_bytes(p->total, total);
+    clock_text(left, time);
+    if (p->terminal)
+        fprintf(stderr, "\r\033[K%-9s [%s] %3.0f %% of %s, %s/s, %s left", p->what, bar, 100 * part,
+                total, speed, time);
+    else
+        fprintf(stderr, "%s: %.0f %% of %s, %s/s, %s left\n", p->what, 100 * part, total, speed, time);
+    p->drawn = true;
+    fflush(stderr);
+}
+
+void oct_progress_end(oct_progress *p, bool finished)
+{
+    if (p->terminal && p->drawn)
+        fprintf(stderr, finished ? "\r\033[K" : "\n");
+    if (finished && p->total) {
+        double spent = oct_cli_seconds() - p->started;
+        char total[24], speed[24];
+        fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, oct_cli_bytes(p->total, total), spent,
+                oct_cli_bytes((uint64_t)((double)p->total / (spent > 1e-6 ? spent : 1e-6)), speed));
+    }
+    *p = (oct_progress){0};
+}

@@ -1,0 +1,22 @@
+/* progress.h: how far a long piece of work is, on stderr: one line that is redrawn on a terminal, a
+ * plain line now and then elsewhere. Not thread-safe; the caller serialises. */
+#ifndef OCT_PROGRESS_H
+#define OCT_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct oct_progress {
+    const char *what; /* "writing"; borrowed */
+    uint64_t total;   /* bytes; 0: unknown */
+    double started, shown;
+    bool terminal, drawn;
+} oct_progress;
+
+void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes);
+/* Draws if it is time to. */
+void oct_progress_update(oct_progress *p, uint64_t done_bytes);
+/* The last line: bytes, time and rate if the work was finished; else the line is only ended. */
+void oct_progress_end(oct_progress *p, bool finished);
+
+#endif
