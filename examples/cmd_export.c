@@ -1,6 +1,4 @@
-/* octet export: a model file for other programs. */
-#include <stdio.h>
-
+/* octet export: from a model file to one for llama.cpp. */
 #include "cli.h"
 #include "commands.h"
 #include "export.h"
@@ -8,45 +6,43 @@
 
 typedef struct export_state {
     const char *model, *out;
-    bool q8_0;
-    oct_export_options options;
+    bool q8_0, lossy;
     oct_progress progress;
-    bool started;
 } export_state;
 
 static int parse(export_state *r, int argc, char **argv)
 {
     const oct_opt rows[] = {
-        OCT_ROW_FLAG(0, "q8_0", &r->q8_0, "a GGUF of architecture grok, type Q8_0, for llama.cpp (required)"),
-        OCT_ROW_TEXT('o', "output", &r->out, "FILE",
-                     "the file to make (required); replaced only when the new one is complete"),
-        OCT_ROW_FLAG(0, "lossy", &r->options.lossy,
-                     "round scales that f16 does not hold, instead of refusing the model"),
+        OCT_ROW_FLAG(0, "q8_0", &r->q8_0,
+                     "matrices as type Q8_0 (required; the only type there is)"),
+        OCT_ROW_TEXT('o', "output", &r->out, "FILE", "the GGUF file to write (required)"),
+        OCT_ROW_FLAG(0, "lossy", &r->lossy,
+                     "round scales that 16-bit floats do not hold, instead of\n"
+                     "refusing"),
     };
     const oct_cli cli = {
         .name = "export",
-        .synopsis = "--q8_0 MODEL -o FILE [--lossy]",
+        .synopsis = "--q8_0 MODEL -o OUT.gguf [--lossy]",
         .about =
-            "Writes a model file as one that stock llama.cpp runs. Nothing is quantised again: the\n"
-            "integers stay, and each block of 32 carries its scale as f16. Models whose scale groups\n"
-            "are not multiples of 32 inputs are refused, and so are scales that f16 does not hold\n"
-            "exactly, unless --lossy says that they may be rounded.",
-        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+            "Writes a GGUF file of architecture grok that stock llama.cpp runs. The integers stay\n"
+            "what they are, and every block of 32 carries the scale of its group, so nothing is\n"
+            "lost. The file appears under its name when it is complete.",
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
         .notes = "example:\n"
-                 "  octet export --q8_0 model.gguf -o llama.gguf",
+                 "  octet export --q8_0 grok-1.gguf -o grok-1-q8_0.gguf",
         .max_args = 1,
     };
     int first = argc;
     int code = oct_cli_parse(&cli, argc, argv, &first);
     if (code >= 0)
         return code;
-    if (first >= argc) {
-        oct_cli_error("export: which model? Give its file");
-        return OCT_EXIT_USAGE;
-    }
-    if (!r->q8_0 || !r->out) {
-        oct_cli_error(r->q8_0 ? "export: which file shall be made? Use -o FILE"
-                              : "export: in which format? There is --q8_0");
+    const char *missing = first == argc ? "MODEL"
+                          : !r->out     ? "-o OUT.gguf"
+                          : !r->q8_0    ? "--q8_0"
+                                        : NULL;
+    if (missing) {
+        oct_cli_error("export: %s is missing (octet export --help shows the usage)", missing);
         return OCT_EXIT_USAGE;
     }
     r->model = argv[first];
@@ -56,36 +52,33 @@ static int parse(export_state *r, int argc, char **argv)
 static void on_progress(void *ctx, uint64_t done, uint64_t total, const char *temp)
 {
     export_state *r = ctx;
-    if (!r->started) {
-        r->started = true;
-        oct_cli_temp_file(temp);
+    oct_cli_temp_file(temp);
+    if (!r->progress.what)
         oct_progress_start(&r->progress, "writing", total);
-    }
     oct_progress_update(&r->progress, done);
 }
 
 int oct_cmd_export(int argc, char **argv)
 {
-    export_state r = {.options.progress = on_progress};
+    export_state r = {0};
     oct_export_report report = {0};
     oct_error err = {0};
-    char bytes[24];
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_cli_signals();
-    r.options.cancel = oct_cli_cancel_flag();
-    r.options.ctx = &r;
-    oct_status s = oct_export_q8_0(r.model, r.out, &r.options, &report, &err);
+    oct_export_options options = {
+        .lossy = r.lossy, .cancel = oct_cli_cancel_flag(), .progress = on_progress, .ctx = &r};
+    oct_status s = oct_export_q8_0(r.model, r.out, &options, &report, &err);
     oct_cli_temp_file(NULL);
-    if (r.started)
+    if (r.progress.what)
         oct_progress_end(&r.progress, s == OCT_OK);
     for (size_t i = 0; i < report.warnings.n; i++)
         oct_cli_warning("%s", report.warnings.line[i]);
     oct_lines_free(&report.warnings);
     if (s != OCT_OK)
         return oct_cli_fail(&err);
-    fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.model, r.out,
+    char bytes[24];
+    fprintf(stderr, "%s: %s, %lld scales, %lld of them rounded\n", r.out,
             oct_cli_bytes(report.bytes, bytes), (long long)report.n_scales,
             (long long)report.n_inexact);
     return OCT_EXIT_OK;

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
 #include "commands.h"
 #include "memory.h"
+#include "progress.h"
 
 enum { TEXT_BYTES_MAX = 1 << 30 };
 
@@ -45,16 +45,6 @@ static int parse(ppl_state *r, int argc, char **argv)
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
 
-static void progress(const ppl_state *r, int64_t done, int64_t total, double t0)
-{
-    if (!isatty(STDERR_FILENO))
-        return;
-    double t = oct_cli_seconds() - t0, rate = (double)done / (t > 1e-9 ? t : 1e-9);
-    fprintf(stderr, "\r%lld of %lld tokens, %.1f/s, %.0f s left, ppl %.4f   ", (long long)done,
-            (long long)total, rate, (double)(total - done) / rate,
-            r->n_scored ? exp(r->nll / (double)r->n_scored) : 0.0);
-}
-
 /* Scores one window of n tokens; logits has room for chunk rows. */
 static oct_status score(ppl_state *r, oct_session *s, const int32_t *ids, int64_t n, int64_t chunk,
                         int64_t n_vocab, float *logits, const uint8_t *want, oct_error *err)
@@ -86,14 +76,14 @@ static oct_status score_all(ppl_state *r, const oct_model *m, const oct_session_
         memset(want, 1, (size_t)p->chunk);
         status = oct_session_new(m, p, &s, err);
     }
-    double t0 = oct_cli_seconds();
+    oct_progress progress;
+    oct_progress_start_tokens(&progress, "scoring", (uint64_t)n);
     for (int64_t at = 0; status == OCT_OK && n - at >= 2; at += r->window) {
         int64_t len = n - at < r->window ? n - at : r->window;
         status = score(r, s, ids + at, len, p->chunk, n_vocab, logits, want, err);
-        progress(r, at + len, n, t0);
+        oct_progress_update(&progress, (uint64_t)(at + len));
     }
-    if (isatty(STDERR_FILENO))
-        fputc('\n', stderr);
+    oct_progress_end(&progress, status == OCT_OK);
     oct_session_free(s);
     free(want);
     free(logits);

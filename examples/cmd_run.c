@@ -9,6 +9,7 @@
 #include "generate.h"
 #include "interactive.h"
 #include "memory.h"
+#include "progress.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128 };
 
@@ -29,7 +30,9 @@ typedef struct run_state {
     run_prompt *prompts;
     int64_t n_prompts;
     bool stream;
+    bool echo_due;  /* the prompt has to be printed before the text */
     char last_char; /* streamed last */
+    oct_progress progress;
 } run_state;
 
 static int parse(run_state *r, int argc, char **argv)
@@ -195,10 +198,31 @@ static oct_status choose_ctx(const run_state *r, const oct_model *m, int64_t n_l
 
 /* ---- output --------------------------------------------------------------------------------- */
 
+static void echo(run_state *r)
+{
+    if (r->echo_due && r->prompts[0].n > 0) {
+        r->last_char = r->prompts[0].text[r->prompts[0].n - 1];
+        oct_cli_out(r->prompts[0].text, r->prompts[0].n);
+    }
+    r->echo_due = false;
+}
+
+/* The line about a long prompt is drawn before the prompt is echoed, and taken away again. */
+static void show_progress(void *ctx, int64_t done, int64_t total)
+{
+    run_state *r = ctx;
+    if (!r->progress.what || r->progress.total != (uint64_t)total)
+        oct_progress_start_tokens(&r->progress, "prompt", (uint64_t)total);
+    oct_progress_update(&r->progress, (uint64_t)done);
+    if (done == total)
+        oct_progress_end(&r->progress, true);
+}
+
 static bool emit(void *ctx, int64_t seq, const char *text, size_t n)
 {
     run_state *r = ctx;
     if (r->stream) {
+        echo(r);
         r->last_char = text[n - 1];
         return oct_cli_out(text, n);
     }
@@ -283,7 +307,12 @@ static oct_status start_sequences(run_state *r, oct_gen *g, oct_error *err)
 static int one_shot(run_state *r, oct_gen *g)
 {
     oct_error err = {0};
+    if (r->n_prompts > 0 && (int64_t)r->prompts[0].n_ids <= g->chunk)
+        echo(r); /* at once: there will be nothing to say about its progress */
     oct_status s = oct_gen_run(g, &err);
+    if (r->progress.what)
+        oct_progress_end(&r->progress, false);
+    echo(r);
     if (!r->stream)
         print_batch(r);
     else if (r->last_char && r->last_char != '\n')
@@ -306,6 +335,7 @@ static int generate(run_state *r, const oct_model *m, const oct_session_params *
                  .n_max = r->n_max,
                  .ignore_eos = r->ignore_eos,
                  .emit = emit,
+                 .progress = show_progress,
                  .ctx = r};
     int code;
     oct_status s = oct_session_new(m, p, &session, &err);
@@ -318,8 +348,7 @@ static int generate(run_state *r, const oct_model *m, const oct_session_params *
         code = oct_cli_fail(&err);
     } else {
         double load = oct_cli_seconds() - t0;
-        if (r->stream && r->n_prompts > 0 && !r->no_echo)
-            emit(r, 0, r->prompts[0].text, r->prompts[0].n);
+        r->echo_due = r->stream && r->n_prompts > 0 && !r->no_echo;
         if (r->no_echo)
             for (int64_t i = 0; i < r->n_prompts; i++)
                 r->prompts[i].n = 0;

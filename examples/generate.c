@@ -86,6 +86,8 @@ static oct_status prefill(oct_gen *g, oct_error *err)
     for (int64_t s = 0; s < g->n_seqs; s++)
         total += waiting(g, s);
     int64_t s = 0, at = oct_session_pos(g->session, 0);
+    if (g->progress)
+        g->progress(g->ctx, 0, total);
     while (done < total) {
         oct_batch b = {0, g->token, g->seq, g->want};
         int64_t ends = 0;

@@ -17,6 +17,23 @@ void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes)
         p->shown = now - REDRAW_SECONDS;
 }
 
+void oct_progress_start_tokens(oct_progress *p, const char *what, uint64_t total_tokens)
+{
+    oct_progress_start(p, what, total_tokens);
+    p->tokens = true;
+    p->shown = p->started; /* most of this work is over before a line is of use */
+}
+
+static const char *amount(const oct_progress *p, double n, char out[32])
+{
+    char bytes[24];
+    if (p->tokens)
+        snprintf(out, 32, n < 100 ? "%.1f tokens" : "%.0f tokens", n);
+    else
+        snprintf(out, 32, "%s", oct_cli_bytes((uint64_t)n, bytes));
+    return out;
+}
+
 /* "1:05:09" or "5:09" */
 static const char *clock_text(double seconds, char out[32])
 {
@@ -37,18 +54,19 @@ void oct_progress_update(oct_progress *p, uint64_t done)
     double part = (double)done / (double)p->total;
     double rate = spent > 0 ? (double)done / spent : 0;
     double left = rate > 0 ? (double)(p->total - done) / rate : 0;
-    char speed[24], total[24], time[32], bar[BAR + 1];
+    char speed[32], total[32], time[32], bar[BAR + 1];
     for (int i = 0; i < BAR; i++)
         bar[i] = i < (int)(part * BAR) ? '#' : '.';
     bar[BAR] = 0;
-    oct_cli_bytes((uint64_t)rate, speed);
-    oct_cli_bytes(p->total, total);
+    amount(p, rate, speed);
+    amount(p, (double)p->total, total);
     clock_text(left, time);
     if (p->terminal)
         fprintf(stderr, "\r\033[K%-9s [%s] %3.0f %% of %s, %s/s, %s left", p->what, bar, 100 * part,
                 total, speed, time);
     else
-        fprintf(stderr, "%s: %.0f %% of %s, %s/s, %s left\n", p->what, 100 * part, total, speed, time);
+        fprintf(stderr, "%s: %.0f %% of %s, %s/s, %s left\n", p->what, 100 * part, total, speed,
+                time);
     p->drawn = true;
     fflush(stderr);
 }
@@ -56,8 +74,8 @@ void oct_progress_update(oct_progress *p, uint64_t done)
 void oct_progress_end(oct_progress *p, bool finished)
 {
     if (p->terminal && p->drawn)
-        fprintf(stderr, finished ? "\r\033[K" : "\n");
-    if (finished && p->total) {
+        fprintf(stderr, finished || p->tokens ? "\r\033[K" : "\n");
+    if (finished && p->total && !p->tokens) {
         double spent = oct_cli_seconds() - p->started;
         char total[24], speed[24];
         fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, oct_cli_bytes(p->total, total), spent,

@@ -8,15 +8,19 @@
 
 typedef struct oct_progress {
     const char *what; /* "writing"; borrowed */
-    uint64_t total;   /* bytes; 0: unknown */
+    uint64_t total;   /* bytes or tokens; 0: unknown */
+    bool tokens;
     double started, shown;
     bool terminal, drawn;
 } oct_progress;
 
 void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes);
+/* Counts tokens instead of bytes. */
+void oct_progress_start_tokens(oct_progress *p, const char *what, uint64_t total_tokens);
 /* Draws if it is time to. */
-void oct_progress_update(oct_progress *p, uint64_t done_bytes);
-/* The last line: bytes, time and rate if the work was finished; else the line is only ended. */
+void oct_progress_update(oct_progress *p, uint64_t done);
+/* The last line: bytes, time and rate if the work was finished; else the line is only ended. For
+ * tokens the line disappears. */
 void oct_progress_end(oct_progress *p, bool finished);
 
 #endif
