@@ -45,7 +45,7 @@ typedef struct oct_linear_args {
 } oct_linear_args;
 
 /* One block of at most 128 positions of one KV head against one token's query heads of that group.
- *   s = cap * tanh((q . k) * scale / cap)         q . k: one fma chain over ascending dimension
+ *   s = cap * tanh((q . k) * (scale / cap))       q . k: one fma chain over ascending dimension
  *   p = exp(s - cap)                              no running maximum is needed: s is in [-cap, cap]
  *   l[h]    += sum of p over the block            16 lanes by position, folded as above
  *   o[h][i] += sum of p * v[pos][i]               one fma chain over ascending position
