@@ -150,6 +150,12 @@ V_INLINE v16 v_load_bf16(const uint16_t *p)
     __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+/* The first n (<= 16), the rest zero; nothing beyond is read. */
+V_INLINE v16 v_load_bf16_n(const uint16_t *p, int64_t n)
+{
+    __m256i h = _mm256_maskz_loadu_epi16(v_first(n), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 V_INLINE void v_store_f16(uint16_t *p, v16 a) /* to nearest even */
 {
     _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
@@ -336,6 +342,13 @@ V_INLINE v16 v_load_bf16(const uint16_t *p)
 {
     return v_pair(v_widen_bf16(p), v_widen_bf16(p + 8));
 }
+/* The first n (<= 16), the rest zero; nothing beyond is read. */
+V_INLINE v16 v_load_bf16_n(const uint16_t *p, int64_t n)
+{
+    uint16_t part[16] = {0};
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return v_load_bf16(part);
+}
 V_INLINE void v_store_f16(uint16_t *p, v16 a) /* to nearest even */
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
@@ -390,13 +403,6 @@ V_INLINE int32_t vi_fold_max(vi16 a)
     return _mm_cvtsi128_si32(_mm_max_epi32(s2, _mm_shuffle_epi32(s2, 0xb1)));
 }
 
-/* The first n (< 16) of 16-bit elements, the rest zero; nothing beyond is read. */
-V_INLINE v16 v_load_bf16_n(const uint16_t *p, int64_t n)
-{
-    uint16_t part[16] = {0};
-    memcpy(part, p, (size_t)n * sizeof *p);
-    return v_load_bf16(part);
-}
 /* bf16 to nearest even, as oct_bf16_of_f32. */
 V_INLINE void v_store_bf16(uint16_t *p, v16 a)
 {
