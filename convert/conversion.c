@@ -241,8 +241,8 @@ static void piece_done(void *ctx, int64_t i)
 {
     pass *p = ctx;
     p->done += p->pieces[i].bytes;
-    if (--p->left[first_of_expert(p, i)] == 0)
-        oct_piece_advise(tensor_of(p, i), p->pieces[i].expert, true);
+    if (--p->left[first_of_expert(p, i)] == 0 || tensor_of(p, i)->embedding)
+        oct_piece_advise(tensor_of(p, i), &p->pieces[i], true);
     const oct_convert_params *params = p->c->params;
     if (params->progress)
         params->progress(params->progress_ctx,
@@ -266,7 +266,7 @@ static oct_status make_piece(void *ctx, int thread, int64_t i, oct_error *err)
     pass *p = ctx;
     const oct_piece *q = &p->pieces[i];
     if (first_of_expert(p, i) == i)
-        oct_piece_advise(tensor_of(p, i), q->expert, false);
+        oct_piece_advise(tensor_of(p, i), q, false);
     return oct_piece_make(tensor_of(p, i), q, p->scratch[thread], &p->made[thread], err);
 }
 

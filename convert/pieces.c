@@ -499,17 +499,28 @@ oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p, const u
     return same ? OCT_OK : differs(t, p, err);
 }
 
-void oct_piece_advise(const oct_new_tensor *t, int64_t expert, bool done)
+/* n elements of an array from element i on. Whole pages: what they hold besides is read again. */
+static void advise(const oct_ckpt_leaf *f, int64_t i, int64_t n, bool done)
 {
-    if (!t->layout)
-        return;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    for (int i = 0; i < t->layout->n_parts; i++) {
+    const oct_pickle_array *a = &f->content.weight;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), element = oct_pickle_dtype_bytes(a->dtype);
+    uintptr_t at = (uintptr_t)(f->bytes + a->at) + (uintptr_t)i * element;
+    uintptr_t from = at / page * page;
+    (void)madvise((void *)from, at + (uintptr_t)n * element - from,
+                  done ? MADV_DONTNEED : MADV_WILLNEED);
+}
+
+void oct_piece_advise(const oct_new_tensor *t, const oct_piece *p, bool done)
+{
+    if (t->embedding) {
+        int64_t d = (int64_t)t->desc.ne[0], n = t->src[0]->content.weight.shape[0];
+        int64_t first = p->slice * t->embedding->slice_rows + p->first;
+        int64_t end = first + p->n < n ? first + p->n : n;
+        if (first < end)
+            advise(t->src[0], first * d, (end - first) * d, done);
+    }
+    for (int i = 0; t->layout && i < t->layout->n_parts; i++) {
         const oct_pickle_array *a = &t->src[i]->content.weight;
-        size_t element = oct_pickle_dtype_bytes(a->dtype);
-        size_t bytes = (size_t)(a->shape[a->rank - 2] * a->shape[a->rank - 1]) * element;
-        uintptr_t at = (uintptr_t)(t->src[i]->bytes + a->at) + (size_t)expert_base(a, expert) * element;
-        uintptr_t from = at / page * page;
-        (void)madvise((void *)from, at + bytes - from, done ? MADV_DONTNEED : MADV_WILLNEED);
+        advise(t->src[i], expert_base(a, p->expert), expert_base(a, 1), done);
     }
 }

@@ -54,7 +54,8 @@ OCT_MUST_CHECK oct_status oct_piece_verify(const oct_new_tensor *t, const oct_pi
                                            const uint8_t *stored, oct_q8_error *q8_error,
                                            oct_error *err);
 
-/* Tells the system that the source of a packed tensor's expert is not needed soon (done), or will be. */
-void oct_piece_advise(const oct_new_tensor *t, int64_t expert, bool done);
+/* Tells the system that the source of a piece will be needed soon, or is not needed any more (done):
+ * of a packed piece the whole matrices of its expert, of the embedding the rows of the piece. */
+void oct_piece_advise(const oct_new_tensor *t, const oct_piece *p, bool done);
 
 #endif
