@@ -19,29 +19,35 @@ static int parse(convert_state *r, int argc, char **argv)
 {
     oct_convert_params *p = &r->params;
     const oct_opt rows[] = {
-        {.letter = 'o', .name = "output", .kind = OCT_OPT_TEXT, .value = &p->out, .arg = "FILE",
-         .help = "the model file to make (required); replaced only when the new one is complete"},
-        {.name = "tokenizer", .kind = OCT_OPT_TEXT, .value = &p->tokenizer, .arg = "FILE",
-         .help = "SentencePiece model [tokenizer.model in the checkpoint's folder or above it]"},
-        {.name = "no-tokenizer", .kind = OCT_OPT_FLAG, .value = &p->no_tokenizer,
-         .help = "make a file without tokenizer: it can only be used with token ids"},
-        {.name = "config", .kind = OCT_OPT_TEXT, .value = &p->config, .arg = "FILE",
-         .help = "numbers that shapes cannot tell [config.json in the checkpoint's folder or above\n"
-                 "it; not needed for Grok-1]"},
-        {.letter = 't', .name = "threads", .kind = OCT_OPT_INT, .value = &r->threads, .arg = "N",
-         .help = "threads that pack and compare [all processors]", .lo = 1, .hi = 64},
+        OCT_ROW_TEXT('o', "output", &p->out, "FILE",
+                     "the model file to make (required); replaced only when the\n"
+                     "new one is complete"),
+        OCT_ROW_TEXT(0, "tokenizer", &p->tokenizer, "FILE",
+                     "SentencePiece model [tokenizer.model in the checkpoint's\n"
+                     "folder or above it]"),
+        OCT_ROW_FLAG(0, "no-tokenizer", &p->no_tokenizer,
+                     "make a file without tokenizer: it can only be used with\n"
+                     "token ids"),
+        OCT_ROW_TEXT(0, "config", &p->config, "FILE",
+                     "numbers that shapes cannot tell [config.json in the\n"
+                     "checkpoint's folder or above it; not needed for Grok-1]"),
+        OCT_ROW_INT('t', "threads", &r->threads, 1, 64, "N",
+                    "threads that pack and compare [all processors]"),
     };
     const oct_cli cli = {
         .name = "convert",
         .synopsis = "CKPT_DIR -o FILE [options]",
         .about =
             "Makes a model file from a checkpoint as xAI released it. CKPT_DIR is the folder that\n"
-            "holds ckpt-0, or ckpt-0 itself. Integers and scales are kept bit for bit; the embedding\n"
-            "is rounded from f32 to bfloat16, as the model does whenever it uses it; matrices that\n"
+            "holds ckpt-0, or ckpt-0 itself. Integers and scales are kept bit for bit; the "
+            "embedding\n"
+            "is rounded from f32 to bfloat16, as the model does whenever it uses it; matrices "
+            "that\n"
             "are plain f32 or bfloat16 are quantised and the error is printed.\n"
             "Everything is checked before the work starts; the new file is read back and compared\n"
             "with the checkpoint before it gets its name. Memory stays below 512 MiB.",
-        .opts = rows, .n_opts = sizeof rows / sizeof *rows,
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  octet convert grok-1/checkpoints -o grok-1.gguf\n"
                  "  octet convert ckpt-0 -o model.gguf --config config.json --no-tokenizer",
@@ -90,15 +96,16 @@ static void show_report(const convert_state *r, const oct_convert_report *report
 {
     const oct_grok_config *c = &report->config;
     char in[24], out[24];
-    fprintf(stderr, "%s: %lld files, %s -> %s: %lld tensors, %s, verified\n", report->checkpoint_dir,
-            (long long)report->n_files, oct_cli_bytes(report->in_bytes, in), r->params.out,
-            (long long)report->n_tensors, oct_cli_bytes(report->out_bytes, out));
-    fprintf(stderr, "%s: %lld layers, d %lld, %lld query and %lld KV heads of %lld, FFN %lld, "
+    fprintf(stderr, "%s: %lld files, %s -> %s: %lld tensors, %s, verified\n",
+            report->checkpoint_dir, (long long)report->n_files, oct_cli_bytes(report->in_bytes, in),
+            r->params.out, (long long)report->n_tensors, oct_cli_bytes(report->out_bytes, out));
+    fprintf(stderr,
+            "%s: %lld layers, d %lld, %lld query and %lld KV heads of %lld, FFN %lld, "
             "%lld experts (%lld used), vocabulary %lld, context %lld, %lld slices\n",
             report->is_grok1 ? "Grok-1" : "model", (long long)c->n_layers, (long long)c->d_model,
             (long long)c->n_q_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
-            (long long)c->d_ff, (long long)c->n_experts, (long long)c->n_used, (long long)c->n_vocab,
-            (long long)c->n_ctx, (long long)c->n_slices);
+            (long long)c->d_ff, (long long)c->n_experts, (long long)c->n_used,
+            (long long)c->n_vocab, (long long)c->n_ctx, (long long)c->n_slices);
     fprintf(stderr, "configuration: %s; tokenizer: %s\n",
             report->config_path ? report->config_path : "Grok-1's",
             report->tokenizer_path ? report->tokenizer_path : "none");

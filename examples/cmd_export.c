@@ -24,9 +24,14 @@ static int parse(export_state *r, int argc, char **argv)
         .name = "export",
         .synopsis = "--q8_0 MODEL -o OUT.gguf [--lossy]",
         .about =
-            "Writes a GGUF file of architecture grok that stock llama.cpp runs. The integers stay\n"
-            "what they are, and every block of 32 carries the scale of its group, so nothing is\n"
-            "lost. The file appears under its name when it is complete.",
+            "Writes a model file as one that stock llama.cpp runs. Nothing is quantised again: "
+            "the\n"
+            "integers stay, and each block of 32 carries its scale as f16. Models whose scale "
+            "groups\n"
+            "are not multiples of 32 inputs are refused, and so are scales that f16 does not hold\n"
+            "exactly, unless --lossy says that they may be rounded. The file appears under its "
+            "name\n"
+            "when it is complete.",
         .opts = rows,
         .n_opts = sizeof rows / sizeof *rows,
         .notes = "example:\n"
@@ -78,7 +83,7 @@ int oct_cmd_export(int argc, char **argv)
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     char bytes[24];
-    fprintf(stderr, "%s: %s, %lld scales, %lld of them rounded\n", r.out,
+    fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.model, r.out,
             oct_cli_bytes(report.bytes, bytes), (long long)report.n_scales,
             (long long)report.n_inexact);
     return OCT_EXIT_OK;

@@ -247,7 +247,8 @@ static void print_batch(const run_state *r)
         oct_cli_outf("%s--- %lld of %lld\n", i ? "\n" : "", (long long)i + 1,
                      (long long)r->n_prompts);
         oct_cli_out(p->text, p->n);
-        oct_cli_out("\n", 1);
+        if (p->n == 0 || p->text[p->n - 1] != '\n')
+            oct_cli_out("\n", 1);
     }
 }
 
