@@ -1,7 +1,7 @@
 /* kernel_checks.h: one check for every slot of kernels.inc, check_<slot>(row). Each runs the row's
- * kernel over sizes and patterns, in buffers that end at a forbidden page and with inputs that cannot
- * be written to, and returns NULL or what went wrong. Results must equal the oracle's bit for bit
- * and lie within a bound of the reference row's, which sums in double. */
+ * kernel over sizes and patterns, in buffers that end at a forbidden page and with inputs that
+ * cannot be written to, and returns NULL or what went wrong. Results must equal the oracle's bit
+ * for bit and lie within a bound of the reference row's, which sums in double. */
 #ifndef OCT_TEST_KERNEL_CHECKS_H
 #define OCT_TEST_KERNEL_CHECKS_H
 

@@ -31,8 +31,8 @@ static inline float oracle_dot(const float *x, const float *w, int64_t n)
 }
 
 /* y[r][lane] from the definition: int64 sums over the source matrix, not the packed one.
- *   q [unit_in][64], scales [unit_groups][64] bf16, a and s from oct_act_quantise_ref: a [n_in of the
- *   whole row], s [n_blocks]. */
+ *   q [unit_in][64], scales [unit_groups][64] bf16; a [n_in of the whole row] and s [n_blocks] from
+ *   oct_act_quantise_ref. */
 static inline void oracle_linear_row(const oct_q8_layout *w, const oct_act_layout *act,
                                      const int8_t *q, const uint16_t *scales, const int16_t *a,
                                      const float *s, int64_t first_group, float *y)

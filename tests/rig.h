@@ -151,8 +151,8 @@ static inline void rig_catch_crashes(void)
         sigaction(sigs[i], &a, NULL);
 }
 
-/* The compiler fears for variables that a call changes before it crashes; those of the checks change
- * between calls only. */
+/* The compiler fears for variables that a call changes before it crashes; those of the checks
+ * change between calls only. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wclobbered"
 #endif

@@ -130,6 +130,9 @@ bool oct_isa_parse(const char *name, oct_isa *isa);
 float oct_expf(float x);
 float oct_tanhf(float x);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */
+/* RoPE's inverse frequency of pair j, 1 / base^(2 j / head_dim), rounded to f32 where xAI's code does:
+ * the exponent, the power, its reciprocal. The angle of position p is (float)p times it, in f32. */
+float oct_rope_inv_freq(float base, int64_t j, int64_t head_dim);
 /* cos and sin of x, 0 <= x <= 1e6, computed in double from +, -, * alone; error < 1 ulp of float. */
 void oct_sincosf(float x, float *s, float *c);
 

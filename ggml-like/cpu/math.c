@@ -71,6 +71,12 @@ static double cos_poly(double z)
     return 1.0 + z * (z * p - 0.5);
 }
 
+float oct_rope_inv_freq(float base, int64_t j, int64_t head_dim)
+{
+    float exponent = (float)(2 * j) / (float)head_dim;
+    return 1.0f / (float)pow((double)base, (double)exponent);
+}
+
 void oct_sincosf(float x, float *s, float *c)
 {
     double d = (double)x;

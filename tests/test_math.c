@@ -1,0 +1,144 @@
+/* test_math.c: error bounds of exp, tanh, gelu, sin and cos against the C library in double, and
+ * what they give for special values. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "f16.h"
+#include "kernels.h"
+#include "rig.h"
+
+static rig_rng rng;
+
+/* Distance of y from the exact value in units of the exact value's last place. */
+static double ulps(float y, double exact)
+{
+    float near = fabsf((float)exact);
+    double unit = (double)nextafterf(near, INFINITY) - (double)near;
+    return fabs((double)y - exact) / unit;
+}
+
+/* Every STEP-th float, from a random one on. */
+enum { STEP = 211 };
+
+typedef double error_fn(float x);
+
+static void bound_is_kept(const char *name, error_fn *error, double bound)
+{
+    double worst = 0.0;
+    float at = 0.0f;
+    for (uint64_t u = rig_next(&rng) % STEP; u <= UINT32_MAX; u += STEP) {
+        float x = oct_f32_of_bits((uint32_t)u);
+        double e = error(x);
+        if (!(e <= worst)) {
+            worst = e;
+            at = x;
+        }
+    }
+    print_message("    %-8s worst %.4g at %.9g, bound %.4g\n", name, worst, (double)at, bound);
+    assert_true(worst <= bound);
+}
+
+static double exp_error(float x)
+{
+    return x >= -87.0f && x <= 88.0f ? ulps(oct_expf(x), exp((double)x)) : 0.0;
+}
+
+static double tanh_error(float x)
+{
+    return isnan(x) ? 0.0 : ulps(oct_tanhf(x), tanh((double)x));
+}
+
+/* Relative above -9, scaled so that the bound below is 1 for both halves. */
+static double gelu_error(float xf)
+{
+    double x = (double)xf, u = sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
+    if (!isfinite(xf) || fabsf(xf) > 1e18f || fabsf(xf) < 1e-30f)
+        return 0.0;
+    double exact = x / (1.0 + exp(-2.0 * u)), error = fabs((double)oct_geluf(xf) - exact);
+    return xf < -9.0f ? error / 1e-30 : error / fabs(exact) * 0x1p16;
+}
+
+static double sincos_error(float x)
+{
+    if (!(x >= 0.0f && x <= 1e6f))
+        return 0.0;
+    float s, c;
+    oct_sincosf(x, &s, &c);
+    return fmax(ulps(s, sin((double)x)), ulps(c, cos((double)x)));
+}
+
+static void errors_are_bounded(void **state)
+{
+    (void)state;
+    bound_is_kept("exp", exp_error, 2.0);
+    bound_is_kept("tanh", tanh_error, 4.0);
+    bound_is_kept("gelu", gelu_error, 1.0);
+    bound_is_kept("sincos", sincos_error, 1.0);
+}
+
+/* Angles as RoPE makes them: whole positions, and products with inverse frequencies. */
+static void rope_angles(void **state)
+{
+    (void)state;
+    for (int pos = 0; pos < 131072; pos++)
+        assert_true(sincos_error((float)pos) < 1.0);
+    for (int i = 0; i < 200000; i++) {
+        float inverse = (float)pow(10000.0, -2.0 * (double)rig_int(&rng, 0, 63) / 128.0);
+        assert_true(sincos_error((float)rig_int(&rng, 0, 8191) * inverse) < 1.0);
+    }
+}
+
+static void special_values(void **state)
+{
+    (void)state;
+    assert_true(oct_expf(0.0f) == 1.0f && oct_expf(-0.0f) == 1.0f);
+    assert_true(oct_expf(-87.00001f) == 0.0f && oct_expf(-INFINITY) == 0.0f);
+    assert_true(oct_expf(-87.0f) > 0.0f && isfinite(oct_expf(88.0f)));
+    assert_true(isinf(oct_expf(88.00001f)) && isinf(oct_expf(INFINITY)));
+    assert_true(isnan(oct_expf(NAN)) && isnan(oct_tanhf(NAN)) && isnan(oct_geluf(NAN)));
+    assert_true(oct_tanhf(INFINITY) == 1.0f && oct_tanhf(-INFINITY) == -1.0f);
+    assert_true(oct_tanhf(20.0f) == 1.0f && oct_tanhf(-1e30f) == -1.0f);
+    assert_true(oct_tanhf(0.0f) == 0.0f && !signbit(oct_tanhf(0.0f)));
+    assert_true(oct_tanhf(-0.0f) == 0.0f && signbit(oct_tanhf(-0.0f)));
+    assert_true(oct_tanhf(1e-40f) == 1e-40f);
+    assert_true(oct_geluf(0.0f) == 0.0f && oct_geluf(100.0f) == 100.0f);
+    assert_true(oct_geluf(-100.0f) == 0.0f && isinf(oct_geluf(INFINITY)));
+    float s, c;
+    oct_sincosf(0.0f, &s, &c);
+    assert_true(s == 0.0f && c == 1.0f);
+}
+
+/* The bits themselves, so that a compiler or a C library that changes them is noticed. */
+static void bits_are_fixed(void **state)
+{
+    (void)state;
+    uint64_t hash = 0;
+    for (uint64_t u = 0; u <= UINT32_MAX; u += 4099) {
+        float x = oct_f32_of_bits((uint32_t)u), angle = (float)(u >> 12), s, c;
+        oct_sincosf(fminf(angle, 1e6f), &s, &c);
+        const float y[] = {oct_expf(x), oct_tanhf(x), oct_geluf(x), s, c};
+        for (size_t i = 0; i < sizeof y / sizeof *y; i++) {
+            uint32_t bits = isnan(y[i]) ? 0x7fc00000u : oct_f32_bits(y[i]);
+            hash = (hash ^ bits) * UINT64_C(0x100000001b3);
+        }
+    }
+    print_message("    hash %016llx\n", (unsigned long long)hash);
+    assert_true(hash == UINT64_C(0x15d1d868c70f70fa));
+}
+
+int main(void)
+{
+    rng.state = rig_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_are_bounded),
+        cmocka_unit_test(rope_angles),
+        cmocka_unit_test(special_values),
+        cmocka_unit_test(bits_are_fixed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
