@@ -110,7 +110,7 @@ static void rope(void **state)
     print_message("    %s up to position %d: from the original %.2g, from float64 %.2g\n", k->name,
                   most, near, far);
     assert_int_equal(most, 8191);
-    /* From float64 it is the rounding of angles near 8191 to f32, which the original does as well. */
+    /* From float64 it is the rounding of angles near 8191 to f32, which the original does too. */
     assert_true(near <= 1e-6 && far <= 1e-3);
     free(cos_table);
     free(sin_table);

@@ -12,7 +12,8 @@
  *
  * Kernels cannot fail, allocate nothing, keep no state, and may run on any number of threads as
  * long as their outputs are disjoint. Pointers are borrowed; inputs are never written. Unless a
- * comment says otherwise buffers need no alignment and nothing outside [0, n) is read or written. */
+ * comment says otherwise buffers need no alignment, and nothing outside [0, n) is read or
+ * written. */
 #ifndef OCT_KERNELS_H
 #define OCT_KERNELS_H
 
@@ -80,8 +81,8 @@ typedef void oct_k_linear_fn(const oct_linear_args *a);
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
-/* y[i] = x[i] / sqrt(mean(x^2) + eps) * gamma[i], as (x * r) * gamma with r = 1 / sqrt(sum / n + eps);
- * add: y[i] += that instead. x and y may be the same buffer. */
+/* y[i] = x[i] / sqrt(mean(x^2) + eps) * gamma[i], as (x * r) * gamma with
+ * r = 1 / sqrt(sum / n + eps); add: y[i] += that instead. x and y may be the same buffer. */
 typedef void oct_k_rms_norm_fn(const float *x, const float *gamma, int64_t n, float eps, bool add,
                                float *y);
 /* y[i] = gelu(gate[i]) * up[i], gelu(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
@@ -130,10 +131,10 @@ bool oct_isa_parse(const char *name, oct_isa *isa);
 float oct_expf(float x);
 float oct_tanhf(float x);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */
-/* RoPE's inverse frequency of pair j, 1 / base^(2 j / head_dim), rounded to f32 where xAI's code does:
- * the exponent, the power, its reciprocal. The angle of position p is (float)p times it, in f32. */
+/* RoPE's inverse frequency of pair j, 1 / base^(2 j / head_dim), rounded to f32 where xAI's code
+ * does: exponent, power, reciprocal. The angle of position p is (float)p times it, in f32. */
 float oct_rope_inv_freq(float base, int64_t j, int64_t head_dim);
-/* cos and sin of x, 0 <= x <= 1e6, computed in double from +, -, * alone; error < 1 ulp of float. */
+/* cos and sin of x, 0 <= x <= 1e6, computed in double from +, -, * alone; error < 1 ulp of f32. */
 void oct_sincosf(float x, float *s, float *c);
 
 /* Binary tree of slices, ((0+1)+(2+3))+((4+5)+(6+7)); an odd one moves up unchanged. Fed one slice
