@@ -105,8 +105,8 @@ void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src
 bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
                    const uint8_t *unit);
 
-/* Weight and scale of unit-local channel o (0..unit_out-1; interleaved parts as stored, part 0 then
- * part 1 for interleave: use oct_q8_lane to name it) at unit-local input. For tests, export, info. */
+/* Weight and scale of a panel's lane (oct_q8_lane names its source) at an input or group counted
+ * from the unit's first. For tests, export, info. */
 int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
                      int64_t unit_in);
 uint16_t oct_q8_scale(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
@@ -114,7 +114,8 @@ uint16_t oct_q8_scale(const oct_q8_layout *l, const uint8_t *unit, int64_t panel
 
 /* Symmetric quantisation of w[n_in][n_out] (f32, row stride n_out) in n_groups groups of inputs:
  * scale = bf16(max|w| / 127) rounded so that no integer leaves -127..127, q = round(w / scale).
- * q[n_in][n_out], scales[n_groups][n_out] (bf16 bits). NaN or Inf: returns false, outputs undefined. */
+ * q[n_in][n_out], scales[n_groups][n_out] (bf16 bits). NaN or Inf: returns false, and the outputs
+ * are undefined. */
 bool oct_q8_quantise(const float *w, int64_t n_in, int64_t n_out, int64_t n_groups, int8_t *q,
                      uint16_t *scales);
 
