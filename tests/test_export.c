@@ -1,15 +1,18 @@
 /* test_export.c: the exported file holds the model's integers and scales, each at the place where
  * llama.cpp looks for it; what cannot be exported is refused and leaves nothing. */
+#include "convert.h"
 #include "export.h"
 #include "f16.h"
 #include "gguf.h"
 #include "grok.h"
+#include "mkckpt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +177,130 @@ static void test_content(void **state)
     }
     close_pair(&f);
     unlink(out);
+}
+
+/* ---- from the checkpoint, all the way ------------------------------------------------------- */
+
+static const struct {
+    mk_leaf leaf;
+    const char *name;
+} leaf_names[] = {
+    {MK_GATE, "ffn_gate_exps"}, {MK_DOWN, "ffn_down_exps"},      {MK_UP, "ffn_up_exps"},
+    {MK_KEY, "attn_k"},         {MK_ATTN_OUT, "attn_output"},    {MK_QUERY, "attn_q"},
+    {MK_VALUE, "attn_v"},       {MK_NORM0, "attn_norm"},         {MK_NORM1, "attn_output_norm"},
+    {MK_NORM2, "ffn_norm"},     {MK_NORM3, "layer_output_norm"}, {MK_ROUTER, "ffn_gate_inp"}};
+
+/* A checkpoint's matrix is [experts][in][out], llama.cpp's [experts][out][in]. */
+static void check_matrix(const mk_spec *s, int64_t layer, mk_leaf leaf, const oct_gguf_tensor *t)
+{
+    int64_t shape[3];
+    const int rank = mk_shape(s, leaf, shape);
+    const int64_t n_out = shape[rank - 1], n_in = shape[rank - 2], n_e = rank == 3 ? shape[0] : 1;
+    const int64_t groups = mk_groups(s, leaf);
+
+    assert_int_equal(t->bytes, n_e * n_out * n_in / 32 * 34);
+    for (int64_t e = 0; e < n_e; e++)
+        for (int64_t o = 0; o < n_out; o++)
+            for (int64_t i = 0; i < n_in; i++) {
+                const uint8_t *block =
+                    (const uint8_t *)t->data + ((e * n_out + o) * n_in + i) / 32 * 34;
+                const int64_t g = i / (n_in / groups);
+                uint16_t f16;
+                memcpy(&f16, block, 2);
+                if ((int8_t)block[2 + i % 32] !=
+                        mk_weight(s, layer, leaf, (e * n_in + i) * n_out + o) ||
+                    oct_f32_of_f16(f16) !=
+                        oct_f32_of_bf16(mk_scale(s, layer, leaf, (e * groups + g) * n_out + o)))
+                    fail_msg("%s: expert %d, output %d, input %d", t->name, (int)e, (int)o, (int)i);
+            }
+}
+
+static void check_plain(const mk_spec *s, int64_t layer, mk_leaf leaf, const oct_gguf_tensor *t)
+{
+    const float *v = t->data;
+
+    assert_int_equal(t->dtype, OCT_GGUF_T_F32);
+    for (int64_t i = 0; i < (int64_t)(t->ne[0] * t->ne[1]); i++) {
+        int64_t from = i;
+        if (leaf == MK_ROUTER) { /* [d][experts] there, [experts][d] here */
+            if (s->experts == 1) {
+                assert_true(v[i] == 0); /* a dense model's: made up */
+                continue;
+            }
+            from = i % s->d * s->experts + i / s->d;
+        }
+        assert_true(v[i] == mk_number(s, layer, leaf, from));
+    }
+}
+
+static int remove_one(const char *name, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    return remove(name);
+}
+
+static void check_from_checkpoint(const mk_spec *s)
+{
+    char dir[64], model[64];
+    oct_export_report r;
+    oct_error err = {0};
+    oct_gguf *g;
+    const char *text;
+
+    snprintf(dir, sizeof dir, "%s/checkpoint", folder);
+    snprintf(model, sizeof model, "%s/octet.gguf", folder);
+    assert_true(mk_write(s, dir));
+    oct_convert_report report = {0};
+    const oct_convert_params params = {
+        .checkpoint = dir, .out = model, .no_tokenizer = true, .n_threads = 1};
+    if (oct_convert(&params, &report, &err) != OCT_OK || export(model, false, &r, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    oct_convert_report_free(&report);
+    assert_int_equal(oct_gguf_open(out, &g, &err), OCT_OK);
+    assert_int_equal(oct_gguf_get_str(g, "tokenizer.ggml.model", &text, &err), OCT_OK);
+    assert_string_equal(text, "none");
+    for (int64_t layer = 0; layer < s->layers; layer++)
+        for (size_t k = 0; k < sizeof leaf_names / sizeof leaf_names[0]; k++) {
+            const oct_gguf_tensor *t = layer_tensor(g, layer, leaf_names[k].name);
+            if (leaf_names[k].leaf <= MK_VALUE)
+                check_matrix(s, layer, leaf_names[k].leaf, t);
+            else
+                check_plain(s, layer, leaf_names[k].leaf, t);
+        }
+    check_plain(s, -1, MK_NORM_FINAL, oct_gguf_find(g, "output_norm.weight"));
+    const oct_gguf_tensor *t = oct_gguf_find(g, "token_embd.weight");
+    assert_int_equal(t->ne[1], s->vocab);
+    for (int64_t i = 0; i < s->vocab * s->d; i++)
+        assert_int_equal(((const uint16_t *)t->data)[i],
+                         oct_bf16_of_f32(mk_number(s, -1, MK_EMBEDDING, i)));
+    oct_gguf_close(g);
+    nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    unlink(model);
+    unlink(out);
+}
+
+/* Panels that parts share, slices of the vocabulary with padding, padded panels. */
+static void test_from_checkpoint(void **state)
+{
+    (void)state;
+    mk_spec s = {.layers = 2,
+                 .vocab = 259,
+                 .d = 128,
+                 .ffn = 192,
+                 .q_heads = 8,
+                 .kv_heads = 2,
+                 .head = 16,
+                 .experts = 3,
+                 .used = 2,
+                 .context = 64,
+                 .groups = 2,
+                 .seed = 7};
+
+    check_from_checkpoint(&s);
+    s.experts = s.used = 1;
+    check_from_checkpoint(&s);
+    s.groups = 1;
+    check_from_checkpoint(&s);
 }
 
 static void test_keys(void **state)
@@ -449,6 +576,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_content),
+        cmocka_unit_test(test_from_checkpoint),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_models_that_do_not_fit),
         cmocka_unit_test(test_bad_outputs),
