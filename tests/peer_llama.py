@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """Proves `octet export` on a peer: stock llama.cpp runs the exported model and says the same.
-
-    python3 -m venv /tmp/peer
-    /tmp/peer/bin/pip install 'numpy<2' llama-cpp-python==0.3.36   # builds llama.cpp, 15 minutes
-    /tmp/peer/bin/python tests/peer_llama.py build/bin/octet
+Run it by peer_llama.sh, which installs what it needs.
 
 A check for developers, not part of the test suite. It converts the shipped model, exports it, loads
 it in llama.cpp and compares with the golden numbers of the original code. Exits with 1 if one of the

@@ -279,7 +279,8 @@ static void check_from_checkpoint(const mk_spec *s)
     unlink(out);
 }
 
-/* Panels that parts share, slices of the vocabulary with padding, padded panels. */
+/* Panels that parts share, slices of the vocabulary with padding, padded panels, one slice with
+ * several groups. */
 static void test_from_checkpoint(void **state)
 {
     (void)state;
@@ -299,7 +300,7 @@ static void test_from_checkpoint(void **state)
     check_from_checkpoint(&s);
     s.experts = s.used = 1;
     check_from_checkpoint(&s);
-    s.groups = 1;
+    s.kv_heads = 1;
     check_from_checkpoint(&s);
 }
 
@@ -567,9 +568,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    unlink(out);
-    unlink(bent);
-    return rmdir(folder);
+    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)
