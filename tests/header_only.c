@@ -1,5 +1,5 @@
-/* header_only.c: writes the model file of a whole Grok-1 whose data is a hole, so that 300 GB take no
- * space. Its header is right in everything: for tests of what must work, or be refused, from the
+/* header_only.c: writes the model file of a whole Grok-1 whose data is a hole, so that 300 GB take
+ * no space. Its header is right in everything: for tests of what must work, or be refused, from the
  * header alone. Usage: header_only OUT */
 #include <fcntl.h>
 #include <stdio.h>
