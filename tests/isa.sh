@@ -1,5 +1,5 @@
 #!/bin/bash
-# The same work under every instruction set: isa.sh TEST_PROGRAM ...
+# The same work under every instruction set: isa.sh TEST_PROGRAM[:PATTERN] ...
 #   1. the given test programs under OCTET_ISA=ref, avx2, avx512
 #   2. `octet logits` under each; avx2 and avx512 must give the same bytes
 #   3. the program on CPUs without AVX-512 and without AVX2, emulated by qemu: starts, and gives the
@@ -43,9 +43,15 @@ for isa in ref avx2 avx512; do
         continue
     fi
     for test in "$@"; do
-        OCTET_ISA=$isa "$test" >"$tmp/log" 2>&1 ||
-            { cat "$tmp/log"; fail "$(basename "$test") under OCTET_ISA=$isa"; }
-        echo "isa: $(basename "$test") under $isa: $(grep -c '\[       OK' "$tmp/log") passed"
+        # What follows a colon chooses among a program's tests.
+        name=${test##*/}
+        pattern=${name#*:}
+        [ "$pattern" != "$name" ] || pattern=
+        OCTET_ISA=$isa "${test%%:*}" $pattern >"$tmp/log" 2>&1 ||
+            { cat "$tmp/log"; fail "$name under OCTET_ISA=$isa"; }
+        passed=$(grep -c '\[       OK' "$tmp/log")
+        [ "$passed" -gt 0 ] || fail "$name under OCTET_ISA=$isa: no test ran"
+        echo "isa: $name under $isa: $passed passed"
     done
     OCTET_ISA=$isa logits "$tmp/$isa.npy" "$octet"
 done

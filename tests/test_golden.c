@@ -1,7 +1,7 @@
 /* Parity with xAI's own code, and bits that do not depend on how the work is cut. Uses the public
  * interface only.
  *
- *     test_golden [PATTERN]    runs the tests whose names match (shell pattern)
+ *     test_golden [PATTERN]    runs the tests whose names match (* and ? are wild)
  *
  * KL is KL(golden || Octet) in nats at one position; range is max - min of the golden logits. Rows
  * of kernels are asked for by name; where a test does not, OCTET_ISA or the best row decides. */
@@ -224,7 +224,8 @@ static void test_fast_rows(void **state)
     oct_model_close(m);
 }
 
-/* The other cache types: no worse than xAI's own bf16 run. */
+/* The other cache types, by the median: rounding as good as noise turns over a router decision
+ * at one or two of the 288 positions (the smallest gap is 5e-6), which alone makes a mean of 3e-5. */
 static void test_cache_types(void **state)
 {
     (void)state;
@@ -233,9 +234,9 @@ static void test_cache_types(void **state)
         if (!have_row(m, fast_rows[i]))
             continue;
         figures f = parity("tiny-grok", fast_rows[i], OCT_KV_CACHE_F32);
-        assert_true(f.median_kl <= 1e-6 && f.mean_kl <= 1e-5);
+        assert_true(f.median_kl <= 2e-8 && f.agree >= 0.99);
         f = parity("tiny-grok", fast_rows[i], OCT_KV_CACHE_BF16);
-        assert_true(f.median_kl <= 5e-5 && f.mean_kl <= 1e-4);
+        assert_true(f.median_kl <= 2e-5 && f.agree >= 0.98);
     }
     oct_model_close(m);
 }
@@ -303,9 +304,12 @@ static float *eval_long(const oct_model *m, const oct_session_params *p, const o
     return logits;
 }
 
+/* A router decision that is turned over anywhere in 1016 tokens of context moves these positions, so
+ * the limit is what xAI's own bf16 run loses on average, 1e-4. */
 static void test_long(void **state)
 {
     (void)state;
+    static const char *const names[] = {"long, f16 cache", "long, bf16 cache", "long, f32 cache"};
     oct_model *m = open_model("tiny-grok");
     oct_npy tokens = golden("tiny-grok", "long_tokens", 'i', 4);
     oct_npy want = golden("tiny-grok", "long_logits_last8", 'f', 4);
@@ -315,11 +319,13 @@ static void test_long(void **state)
     figures f = compare("long, ref", want.data, got, 8, V);
     assert_true(f.max_diff <= 2e-4 && f.agree == 1);
     free(got);
-    p = (oct_session_params){0};
-    got = eval_long(m, &p, &tokens);
-    f = compare("long, default", want.data, got, 8, V);
-    assert_true(f.median_kl <= 1e-6 && f.mean_kl <= 1e-5 && f.agree == 1);
-    free(got);
+    for (int kv = OCT_KV_CACHE_F16; kv <= OCT_KV_CACHE_F32; kv++) {
+        p = (oct_session_params){.kv = (oct_kv)kv};
+        got = eval_long(m, &p, &tokens);
+        f = compare(names[kv], want.data, got, 8, V);
+        assert_true(f.median_kl <= 1e-4 && f.agree == 1);
+        free(got);
+    }
     oct_npy_free(&tokens);
     oct_npy_free(&want);
     oct_model_close(m);

@@ -121,7 +121,8 @@ static void test_special_ids(void **state)
 }
 
 /* The bytes of the tokens, one after the other, are the text behind its dummy prefix: what a
- * program that streams prints. (The shipped tokenizer does not normalise.) */
+ * program that streams prints. (The shipped tokenizer does not normalise; a literal U+2581 in a text means a
+ * space to SentencePiece, so such a text does not come back.) */
 static void test_token_bytes(void **state)
 {
     (void)state;
@@ -130,6 +131,8 @@ static void test_token_bytes(void **state)
     json_array_foreach(json_object_get(vectors, "encode"), i, v)
     {
         const json_t *text = json_object_get(v, "text");
+        if (strstr(json_string_value(text), "\xe2\x96\x81"))
+            continue;
         size_t n_text = json_string_length(text), n_ids, at = 0;
         int32_t *ids = ids_of(json_object_get(v, "ids"), &n_ids);
         char *joined = calloc(1, 4 * n_text + 64);
