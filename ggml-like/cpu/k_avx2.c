@@ -98,9 +98,9 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
     const uint8_t *w = k->weights + lane * OCT_Q8_QUAD;
     for (int64_t i = 0; i < 4 * k->n_quads; i += 4) {
         if (lines < 4) {
-            _mm_prefetch(ahead, _MM_HINT_T1);
+            _mm_prefetch(ahead, _MM_HINT_T0);
             if (lines == 2)
-                _mm_prefetch(ahead + 64, _MM_HINT_T1);
+                _mm_prefetch(ahead + 64, _MM_HINT_T0);
             ahead += ahead_step;
         }
         /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights and

@@ -108,9 +108,9 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, c
                 _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T1);
         }
         if (lines < 4) {
-            _mm_prefetch(ahead, _MM_HINT_T1);
+            _mm_prefetch(ahead, _MM_HINT_T0);
             if (lines == 2)
-                _mm_prefetch(ahead + 64, _MM_HINT_T1);
+                _mm_prefetch(ahead + 64, _MM_HINT_T0);
             ahead += ahead_step;
         }
         V_UNROLL for (int r = 0; r < n; r++) {

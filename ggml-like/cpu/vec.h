@@ -434,9 +434,9 @@ V_INLINE v16 v_exp(v16 x)
 }
 V_INLINE v16 v_tanh(v16 x)
 {
-    vi16 sign = vi_set1(INT32_MIN);
+    vi16 sign = vi_and(vi_of_bits(x), vi_set1(INT32_MIN));
     v16 one = v_set1(1.0f), two = v_set1(2.0f);
-    v16 a = v_of_bits(vi_and(vi_of_bits(x), vi_set1(INT32_MAX)));
+    v16 a = v_of_bits(vi_sub(vi_of_bits(x), sign));
     v16 z = v_mul(a, a);
     v16 p = v_set1(OCT_TANH_C11);
     p = v_fma(p, z, v_set1(OCT_TANH_C9));
@@ -446,8 +446,7 @@ V_INLINE v16 v_tanh(v16 x)
     v16 small = v_fma(v_mul(p, z), a, a);
     v16 large = v_sub(one, v_div(two, v_add(v_exp(v_mul(two, a)), one)));
     v16 y = v_select(v_lt(a, v_set1(OCT_TANH_SMALL)), small, large);
-    /* y is positive or NaN here */
-    return v_of_bits(vi_or(vi_and(vi_of_bits(y), vi_set1(INT32_MAX)), vi_and(vi_of_bits(x), sign)));
+    return v_of_bits(vi_or(vi_of_bits(y), sign)); /* y is positive, or NaN of either sign */
 }
 V_INLINE v16 v_gelu(v16 x)
 {
