@@ -458,8 +458,10 @@ static oct_status op_frame(parser *p)
     if (p->frame_end)
         return refuse(p, "a frame inside a frame that ends at %zu", p->frame_end);
     OCT_TRY(take_number(p, 8, &len));
-    if (len == 0 || len > p->n - p->pos)
-        return refuse(p, "a frame of %llu bytes at %zu, but the file ends at %zu",
+    if (len == 0)
+        return refuse(p, "an empty frame");
+    if (len > p->n - p->pos)
+        return refuse(p, "a frame of %llu bytes at %zu, but the file ends at %zu: it is short",
                       (unsigned long long)len, p->pos, p->n);
     p->frame_end = p->pos + (size_t)len;
     return OCT_OK;
