@@ -5,7 +5,13 @@
 
 #include "q8.h"
 
-enum { COLUMNS = 1024 }; /* compared before going to the next rows, to stay near in memory */
+enum {
+    COLUMNS = 1024, /* compared before going to the next rows, to stay near in memory */
+    LANES = OCT_Q8_PANEL,
+    QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
+    SCALES_BYTES = OCT_Q8_PANEL * 2,
+    ZERO = 0x80
+};
 
 /* Where the columns of one part go. */
 typedef struct part_place {
@@ -17,7 +23,7 @@ typedef struct part_place {
 static part_place place_part(const oct_q8_layout *l, int part, int64_t slice)
 {
     int64_t cut = l->split == OCT_SPLIT_OUT ? l->n_slices : 1;
-    part_place p = {.n = l->part_out[part] / cut, .half = part * 32};
+    part_place p = {.n = l->part_out[part] / cut, .half = part * LANES / 2};
     p.first = cut > 1 ? slice * p.n : 0;
     for (int i = 0; i < part; i++)
         p.base += l->part_out[i] / cut;
@@ -28,7 +34,7 @@ static part_place place_part(const oct_q8_layout *l, int part, int64_t slice)
 static int64_t locate(const oct_q8_layout *l, const part_place *p, int64_t c, int64_t *panel,
                       int64_t *lane)
 {
-    int64_t width = l->interleave ? 32 : 64;
+    int64_t width = l->interleave ? LANES / 2 : LANES;
     int64_t o = l->interleave ? c : p->base + c;
     *panel = o / width;
     *lane = o % width + (l->interleave ? p->half : 0);
@@ -41,7 +47,7 @@ static unsigned row_differs(const uint8_t *stored, const int8_t *row, int64_t n)
 {
     unsigned d = 0;
     for (int64_t j = 0; j < n; j++)
-        d |= (unsigned)(stored[4 * j] ^ 0x80u ^ (uint8_t)row[j]);
+        d |= (unsigned)(stored[4 * j] ^ ZERO ^ (uint8_t)row[j]);
     return d & 0xffu;
 }
 
@@ -50,10 +56,10 @@ static unsigned quad_differs(const uint8_t *restrict stored, const int8_t *r0, c
 {
     uint8_t d = 0;
     for (int64_t j = 0; j < n; j++) {
-        uint8_t d0 = (uint8_t)(stored[4 * j + 0] ^ (uint8_t)r0[j] ^ 0x80u);
-        uint8_t d1 = (uint8_t)(stored[4 * j + 1] ^ (uint8_t)r1[j] ^ 0x80u);
-        uint8_t d2 = (uint8_t)(stored[4 * j + 2] ^ (uint8_t)r2[j] ^ 0x80u);
-        uint8_t d3 = (uint8_t)(stored[4 * j + 3] ^ (uint8_t)r3[j] ^ 0x80u);
+        uint8_t d0 = (uint8_t)(stored[4 * j + 0] ^ (uint8_t)r0[j] ^ ZERO);
+        uint8_t d1 = (uint8_t)(stored[4 * j + 1] ^ (uint8_t)r1[j] ^ ZERO);
+        uint8_t d2 = (uint8_t)(stored[4 * j + 2] ^ (uint8_t)r2[j] ^ ZERO);
+        uint8_t d3 = (uint8_t)(stored[4 * j + 3] ^ (uint8_t)r3[j] ^ ZERO);
         d = (uint8_t)(d | d0 | d1 | d2 | d3);
     }
     return d;
@@ -69,7 +75,7 @@ static bool columns_equal(const oct_q8_layout *l, const part_place *p, const oct
     for (int64_t i = 0; i < l->group_in; i += n_rows) {
         n_rows = l->group_in - i >= 4 ? 4 : 1;
         const int8_t *row = s->w + (first_row + i) * s->ld + p->first;
-        size_t quad = (size_t)(unit_group * l->group_quads + i / 4) * 256 + (size_t)(i % 4);
+        size_t quad = (size_t)(unit_group * l->group_quads + i / 4) * QUAD_BYTES + (size_t)(i % 4);
         int64_t panel, lane, run;
         for (int64_t c = c0; c < c1; c += run) {
             run = locate(l, p, c, &panel, &lane);
@@ -101,8 +107,8 @@ static bool part_equal(const oct_q8_layout *l, const part_place *p, const oct_q8
                 int64_t panel, lane;
                 locate(l, p, c, &panel, &lane);
                 const uint8_t *stored = unit + (size_t)panel * l->panel_bytes +
-                                        (size_t)(l->unit_groups * l->group_quads) * 256 +
-                                        (size_t)(g * 128 + lane * 2);
+                                        (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES +
+                                        (size_t)(g * SCALES_BYTES + lane * 2);
                 if (memcmp(stored, scales + 2 * ((first_group + g) * s->ld + p->first + c), 2) != 0)
                     return false;
             }
@@ -114,17 +120,17 @@ static bool part_equal(const oct_q8_layout *l, const part_place *p, const oct_q8
 /* Lanes without a source in one panel, and inputs missing in each group's last quad. */
 static bool panel_padding_empty(const oct_q8_layout *l, const uint8_t *panel, const bool *used)
 {
-    const uint8_t *scales = panel + (size_t)(l->unit_groups * l->group_quads) * 256;
+    const uint8_t *scales = panel + (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES;
     for (int64_t g = 0; g < l->unit_groups; g++) {
         for (int64_t q = 0; q < l->group_quads; q++) {
-            const uint8_t *quad = panel + (size_t)(g * l->group_quads + q) * 256;
+            const uint8_t *quad = panel + (size_t)(g * l->group_quads + q) * QUAD_BYTES;
             int64_t rest = l->group_in - 4 * q;
-            for (int b = 0; b < 256; b++)
-                if ((!used[b / 4] || b % 4 >= rest) && quad[b] != 0x80)
+            for (int b = 0; b < QUAD_BYTES; b++)
+                if ((!used[b / 4] || b % 4 >= rest) && quad[b] != ZERO)
                     return false;
         }
-        for (int b = 0; b < 128; b++)
-            if (!used[b / 2] && scales[g * 128 + b] != 0)
+        for (int b = 0; b < SCALES_BYTES; b++)
+            if (!used[b / 2] && scales[g * SCALES_BYTES + b] != 0)
                 return false;
     }
     return true;
@@ -134,9 +140,9 @@ static bool panel_padding_empty(const oct_q8_layout *l, const uint8_t *panel, co
 static bool tails_empty(const oct_q8_layout *l, const uint8_t *panel)
 {
     for (int64_t g = 0; g < l->unit_groups; g++) {
-        const uint8_t *quad = panel + (size_t)((g + 1) * l->group_quads - 1) * 256;
-        for (int b = 0; b < 256; b++)
-            if (b % 4 >= l->group_in - 4 * (l->group_quads - 1) && quad[b] != 0x80)
+        const uint8_t *quad = panel + (size_t)((g + 1) * l->group_quads - 1) * QUAD_BYTES;
+        for (int b = 0; b < QUAD_BYTES; b++)
+            if (b % 4 >= l->group_in - 4 * (l->group_quads - 1) && quad[b] != ZERO)
                 return false;
     }
     return true;
@@ -146,13 +152,13 @@ bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *s
                    const uint8_t *unit)
 {
     /* Only the last panel can have lanes without a source. */
-    bool used[64] = {false};
+    bool used[LANES] = {false};
     for (int part = 0; part < l->n_parts; part++) {
         part_place p = place_part(l, part, slice);
         if (!part_equal(l, &p, &src[part], slice, unit))
             return false;
         int64_t panel, lane;
-        for (int64_t c = p.n > 64 ? p.n - 64 : 0; c < p.n; c++) {
+        for (int64_t c = p.n > LANES ? p.n - LANES : 0; c < p.n; c++) {
             locate(l, &p, c, &panel, &lane);
             used[lane] |= panel == l->n_panels - 1;
         }

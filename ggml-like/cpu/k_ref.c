@@ -74,12 +74,9 @@ void oct_k_linear__ref(const oct_linear_args *a)
 static double kv_at(oct_kv_type type, const void *p, int64_t i)
 {
     switch (type) {
-    case OCT_KV_F16:
-        return (double)oct_f32_of_f16(((const uint16_t *)p)[i]);
-    case OCT_KV_BF16:
-        return (double)oct_f32_of_bf16(((const uint16_t *)p)[i]);
-    case OCT_KV_F32:
-        break;
+    case OCT_KV_F16: return (double)oct_f32_of_f16(((const uint16_t *)p)[i]);
+    case OCT_KV_BF16: return (double)oct_f32_of_bf16(((const uint16_t *)p)[i]);
+    case OCT_KV_F32: break;
     }
     return (double)((const float *)p)[i];
 }
@@ -190,12 +187,9 @@ void oct_k_add__ref(const float *a, const float *b, int64_t n, float *y)
 static float kv_max(oct_kv_type type)
 {
     switch (type) {
-    case OCT_KV_F16:
-        return 65504.0f;
-    case OCT_KV_BF16:
-        return 0x1.fep127f;
-    case OCT_KV_F32:
-        break;
+    case OCT_KV_F16: return 65504.0f;
+    case OCT_KV_BF16: return 0x1.fep127f;
+    case OCT_KV_F32: break;
     }
     return FLT_MAX;
 }
