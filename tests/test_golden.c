@@ -224,8 +224,9 @@ static void test_fast_rows(void **state)
     oct_model_close(m);
 }
 
-/* The other cache types, by the median: rounding as good as noise turns over a router decision
- * at one or two of the 288 positions (the smallest gap is 5e-6), which alone makes a mean of 3e-5. */
+/* The other cache types, by the median: rounding as good as noise turns over a router
+ * decision at one or two of the 288 positions (the smallest gap is 5e-6), which alone makes a mean
+ * of 3e-5. */
 static void test_cache_types(void **state)
 {
     (void)state;
@@ -304,8 +305,8 @@ static float *eval_long(const oct_model *m, const oct_session_params *p, const o
     return logits;
 }
 
-/* A router decision that is turned over anywhere in 1016 tokens of context moves these positions, so
- * the limit is what xAI's own bf16 run loses on average, 1e-4. */
+/* A router decision that is turned over anywhere in 1016 tokens of context moves these positions,
+ * so the limit is what xAI's own bf16 run loses on average, 1e-4. */
 static void test_long(void **state)
 {
     (void)state;

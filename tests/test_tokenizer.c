@@ -121,8 +121,8 @@ static void test_special_ids(void **state)
 }
 
 /* The bytes of the tokens, one after the other, are the text behind its dummy prefix: what a
- * program that streams prints. (The shipped tokenizer does not normalise; a literal U+2581 in a text means a
- * space to SentencePiece, so such a text does not come back.) */
+ * program that streams prints. (The shipped tokenizer does not normalise; a literal U+2581 in a
+ * text means a space to SentencePiece, so such a text does not come back.) */
 static void test_token_bytes(void **state)
 {
     (void)state;
