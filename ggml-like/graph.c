@@ -72,15 +72,16 @@ static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *
     return n;
 }
 
-/* An activation that the next node writes. */
-static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype, int64_t rows,
-                              int64_t cols)
+/* An activation that the next node writes. like: a tensor whose rows it has, NULL: all rows. */
+static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype, const oct_tensor *like,
+                              int64_t rows, int64_t cols)
 {
     oct_tensor *t = alloc(g, sizeof *t);
     if (!t)
         return NULL;
     t->name = name;
     t->dtype = dtype;
+    t->selected = like && like->selected;
     t->rows = rows;
     t->cols = cols;
     t->row_bytes = (size_t)cols * (dtype == OCT_ROUTES ? 8 : 4);
@@ -92,7 +93,7 @@ static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype, i
 
 oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *table, float scale)
 {
-    oct_tensor *out = activation(g, "h", OCT_F32, g->rows, table->cols);
+    oct_tensor *out = activation(g, "h", OCT_F32, NULL, g->rows, table->cols);
     oct_node *n = out ? add_node(g, OCT_OP_EMBED, NULL, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -114,7 +115,7 @@ oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma,
 {
     if (!norm_fits(g, x, gamma))
         return NULL;
-    oct_tensor *out = activation(g, "norm", OCT_F32, x->rows, x->cols);
+    oct_tensor *out = activation(g, "norm", OCT_F32, x, x->rows, x->cols);
     oct_node *n = out ? add_node(g, OCT_OP_NORM, x, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -127,6 +128,8 @@ void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_
 {
     if (!sum || !norm_fits(g, x, gamma))
         return;
+    if (sum->selected != x->selected || sum->rows != x->rows)
+        stick(g, OCT_ERR_SHAPE, "add_norm: sum and input have different rows");
     oct_node *n = add_node(g, OCT_OP_ADD_NORM, x, NULL, sum);
     if (!n)
         return;
@@ -140,7 +143,7 @@ oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_q8_layout 
         return NULL;
     if (x->cols != w->n_in)
         stick(g, OCT_ERR_SHAPE, "quantise: the input is not as wide as the weights");
-    oct_tensor *out = activation(g, "act", OCT_ACT, x->rows, x->cols);
+    oct_tensor *out = activation(g, "act", OCT_ACT, x, x->rows, x->cols);
     if (!out || !add_node(g, OCT_OP_QUANTISE, x, NULL, out))
         return NULL;
     oct_act_layout_init(&out->act, w->n_in, w->n_groups);
@@ -163,7 +166,7 @@ oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_tensor *w)
 {
     if (!act_fits(g, act, w))
         return NULL;
-    oct_tensor *out = activation(g, "linear", OCT_F32, act->rows, w->q8->n_out);
+    oct_tensor *out = activation(g, "linear", OCT_F32, act, act->rows, w->q8->n_out);
     oct_node *n = out ? add_node(g, OCT_OP_LINEAR, act, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -186,7 +189,7 @@ oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_sh
 {
     if (!qkv)
         return NULL;
-    oct_tensor *out = activation(g, "attention", OCT_F32, qkv->rows, a->n_q_heads * a->head_dim);
+    oct_tensor *out = activation(g, "attention", OCT_F32, qkv, qkv->rows, a->n_q_heads * a->head_dim);
     oct_node *n = out ? add_node(g, OCT_OP_ATTENTION, qkv, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -200,7 +203,7 @@ oct_tensor *oct_graph_route(oct_graph *g, oct_tensor *x, const oct_tensor *route
         return NULL;
     if (x->cols != router->cols || n_used < 1 || n_used > router->rows)
         stick(g, OCT_ERR_SHAPE, "router: width or number of experts does not fit");
-    oct_tensor *out = activation(g, "routes", OCT_ROUTES, x->rows, n_used);
+    oct_tensor *out = activation(g, "routes", OCT_ROUTES, x, x->rows, n_used);
     oct_node *n = out ? add_node(g, OCT_OP_ROUTE, x, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -216,7 +219,7 @@ oct_tensor *oct_graph_experts(oct_graph *g, oct_tensor *act, oct_tensor *routes,
         return NULL;
     if (gate_up->q8->n_out != 2 * down->q8->n_in || gate_up->q8->n_experts != down->q8->n_experts)
         stick(g, OCT_ERR_SHAPE, "experts: gate/up and down do not fit each other");
-    oct_tensor *out = activation(g, "slots", OCT_F32, act->rows * n_used, down->q8->n_out);
+    oct_tensor *out = activation(g, "slots", OCT_F32, act, act->rows * n_used, down->q8->n_out);
     oct_node *n = out ? add_node(g, OCT_OP_EXPERTS, act, routes, out) : NULL;
     if (!n)
         return NULL;
@@ -230,7 +233,7 @@ oct_tensor *oct_graph_combine(oct_graph *g, oct_tensor *slots, oct_tensor *route
 {
     if (!slots || !routes)
         return NULL;
-    oct_tensor *out = activation(g, "moe", OCT_F32, slots->rows / n_used, slots->cols);
+    oct_tensor *out = activation(g, "moe", OCT_F32, slots, slots->rows / n_used, slots->cols);
     oct_node *n = out ? add_node(g, OCT_OP_COMBINE, slots, routes, out) : NULL;
     if (!n)
         return NULL;
@@ -246,16 +249,21 @@ void oct_graph_fold_ranks(oct_graph *g, oct_tensor *x)
 
 oct_tensor *oct_graph_select(oct_graph *g, oct_tensor *x)
 {
-    oct_tensor *out = x ? activation(g, "selected", OCT_F32, x->rows, x->cols) : NULL;
-    return out && add_node(g, OCT_OP_SELECT, x, NULL, out) ? out : NULL;
+    oct_tensor *out = x ? activation(g, "selected", OCT_F32, x, x->rows, x->cols) : NULL;
+    if (!out || !add_node(g, OCT_OP_SELECT, x, NULL, out))
+        return NULL;
+    if (x->selected)
+        stick(g, OCT_ERR_SHAPE, "select: the rows have been selected before");
+    out->selected = true;
+    return out;
 }
 
 void oct_graph_head(oct_graph *g, oct_tensor *x, const oct_table *table, float scale)
 {
     if (!x)
         return;
-    if (x->cols != table->cols)
-        stick(g, OCT_ERR_SHAPE, "head: the input is not as wide as the embedding");
+    if (x->cols != table->cols || !x->selected)
+        stick(g, OCT_ERR_SHAPE, "head: the input is not the selected rows of the embedding's width");
     oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_HEAD, x, NULL, NULL) : NULL;
     if (!n)
         return;

@@ -29,6 +29,7 @@ typedef struct oct_tensor {
     size_t row_bytes;
     const oct_q8_layout *q8;  /* OCT_Q8: borrowed */
     oct_act_layout act;       /* OCT_ACT */
+    bool selected;            /* its rows are those whose logits are wanted, see SELECT */
     const void *data;         /* weights; NULL for activations */
     size_t offset;            /* activations: in the plan's buffer */
     int first, last;          /* activations: nodes that write it first and read it last */
@@ -47,7 +48,7 @@ typedef enum oct_op {
     OCT_OP_EXPERTS,     /* out[T*K,D]: down(gelu(gate(x)) * up(x)) of in0 for every route in in1 */
     OCT_OP_COMBINE,     /* out[T,D] = sum over slots, in order, of gate * in0[T*K,D] */
     OCT_OP_FOLD_RANKS,  /* out summed over the ranks, in place */
-    OCT_OP_SELECT,      /* out[T,D] = the rows of in0 whose logits are wanted */
+    OCT_OP_SELECT,      /* out = the rows of in0 whose logits are wanted; what follows has no others */
     OCT_OP_HEAD,        /* logits[T,V] of the run = in0 * table^T * scale */
     OCT_OP_COUNT
 } oct_op;

@@ -1,10 +1,16 @@
 #include "model_impl.h"
 
+/* In the last layer only the rows whose logits are wanted go on once keys and values are stored;
+ * *h becomes those rows. */
 static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_attn_shape *attn,
-                             oct_tensor *x)
+                             bool last, oct_tensor *x, oct_tensor **h)
 {
     oct_tensor *qkv = oct_graph_linear(g, oct_graph_quantise(g, x, w->qkv.q8), &w->qkv);
     oct_graph_rope_store(g, qkv, attn);
+    if (last) {
+        qkv = oct_graph_select(g, qkv);
+        *h = oct_graph_select(g, *h);
+    }
     oct_tensor *o = oct_graph_attention(g, qkv, attn);
     oct_tensor *y = oct_graph_linear(g, oct_graph_quantise(g, o, w->attn_out.q8), &w->attn_out);
     oct_graph_fold_ranks(g, y);
@@ -29,13 +35,13 @@ oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_
     for (int64_t i = 0; i < c->n_layers; i++) {
         const oct_grok_layer *w = &m->layers[i];
         g->layer = i;
-        oct_tensor *a = attention(g, w, attn, oct_graph_norm(g, h, &w->norm_attn_in, c->norm_eps));
+        oct_tensor *x = oct_graph_norm(g, h, &w->norm_attn_in, c->norm_eps);
+        oct_tensor *a = attention(g, w, attn, i == c->n_layers - 1, x, &h);
         oct_graph_add_norm(g, h, a, &w->norm_attn_out, c->norm_eps);
         oct_tensor *f = feed_forward(g, w, c->n_used, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
         oct_graph_add_norm(g, h, f, &w->norm_ffn_out, c->norm_eps);
     }
     g->layer = -1;
-    oct_tensor *z = oct_graph_norm(g, oct_graph_select(g, h), &m->norm_final, c->norm_eps);
-    oct_graph_head(g, z, &m->embedding, c->output_scale);
+    oct_graph_head(g, oct_graph_norm(g, h, &m->norm_final, c->norm_eps), &m->embedding, c->output_scale);
     return oct_graph_status(g, err);
 }

@@ -116,7 +116,7 @@ static void test_plan(void **state)
     for (int i = 0; i < 20; i++)
         oct_graph_add_norm(&g, h, oct_graph_norm(&g, oct_graph_norm(&g, h, &gamma, 1e-5f), &gamma, 1e-5f),
                            &gamma, 1e-5f);
-    oct_graph_head(&g, oct_graph_select(&g, h), &table, 1);
+    oct_graph_head(&g, oct_graph_norm(&g, oct_graph_select(&g, h), &gamma, 1e-5f), &table, 1);
     oct_plan p;
     assert_int_equal(oct_plan_make(&g, b, &p, &err), OCT_OK);
     size_t sum = 0;

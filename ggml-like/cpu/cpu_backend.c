@@ -72,7 +72,7 @@ typedef struct shared_run {
 static void fold_ranks(shared_run *s, const oct_node *n)
 {
     oct_run *r = s->run;
-    int64_t rows = n->out->rows / s->plan->graph->rows * r->n_rows;
+    int64_t rows = n->out->rows / s->plan->graph->rows * (n->out->selected ? r->n_out : r->n_rows);
     s->status = r->comm->fold(r->comm, (float *)(void *)(s->plan->buffer + n->out->offset),
                               rows * n->out->cols, s->err);
 }

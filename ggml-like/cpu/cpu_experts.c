@@ -56,7 +56,7 @@ size_t oct_cpu_experts_temp(const oct_node *n, int64_t rows)
 /* Counting sort of (row, slot) by expert; stable, so a sequence's rows keep their order. */
 static void sort_rows(const oct_node *n, const oct_cpu_run *c, const expert_temp *t)
 {
-    int64_t n_experts = n->w[1]->q8->n_experts, rows = c->run->n_rows, k = n->n_used;
+    int64_t n_experts = n->w[1]->q8->n_experts, rows = oct_cpu_rows(c, n->in[0]), k = n->n_used;
     memset(t->first, 0, (size_t)(n_experts + 1) * sizeof *t->first);
     const unsigned char *routes = n->in[1] ? oct_cpu_data(c, n->in[1]) : NULL;
     for (int pass = 0; pass < 2; pass++) {

@@ -36,6 +36,8 @@ oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c);
 size_t oct_cpu_tiles_bytes(void);
 
 void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t);
+/* Tokens of this run that t has rows for. */
+int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
 
 /* Panel times rows for one matrix: all slices of an inputs-split matrix are folded. Returns the tile
  * [n_rows][64], inside tiles.y. tiles.rows holds the n_rows <= OCT_ROW_BLOCK activation rows. */

@@ -12,6 +12,17 @@ void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t)
     return c->plan->buffer + t->offset;
 }
 
+int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t)
+{
+    return t->selected ? c->run->n_out : c->run->n_rows;
+}
+
+/* The token of the run that row r of t belongs to. */
+static int64_t token_of(const oct_cpu_run *c, const oct_tensor *t, int64_t r)
+{
+    return t->selected ? c->run->out_row[r] : r;
+}
+
 static float *row_of(const oct_cpu_run *c, const oct_tensor *t, int64_t row)
 {
     return (float *)oct_cpu_data(c, t) + row * t->cols;
@@ -68,7 +79,7 @@ static const uint16_t *table_row(const oct_table *t, int64_t row)
 static void op_embed(const oct_cpu_run *c, const oct_node *n)
 {
     int64_t lo, hi;
-    my_range(c, c->run->n_rows, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++)
         c->cpu->k->embed(table_row(n->table, c->run->token[r]), n->out->cols, n->scale,
                          row_of(c, n->out, r));
@@ -78,7 +89,7 @@ static void op_embed(const oct_cpu_run *c, const oct_node *n)
 static void op_norm(const oct_cpu_run *c, const oct_node *n)
 {
     int64_t lo, hi;
-    my_range(c, c->run->n_rows, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++)
         c->cpu->k->rms_norm(row_of(c, n->in[0], r), n->w[0]->data, n->out->cols, n->eps,
                             n->op == OCT_OP_ADD_NORM, row_of(c, n->out, r));
@@ -87,7 +98,7 @@ static void op_norm(const oct_cpu_run *c, const oct_node *n)
 static void op_quantise(const oct_cpu_run *c, const oct_node *n)
 {
     int64_t lo, hi;
-    my_range(c, c->run->n_rows, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     unsigned char *out = oct_cpu_data(c, n->out);
     for (int64_t r = lo; r < hi; r++)
         c->cpu->k->act_quantise(&n->out->act, row_of(c, n->in[0], r),
@@ -100,14 +111,15 @@ static void op_linear(const oct_cpu_run *c, const oct_node *n)
     const oct_q8_layout *l = w->q8;
     const unsigned char *x = oct_cpu_data(c, act);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
+    int64_t n_rows = oct_cpu_rows(c, act);
     int64_t lo, hi, slices = l->split == OCT_SPLIT_OUT ? l->n_slices : 1;
     my_range(c, slices * l->n_panels, &lo, &hi);
     for (int64_t task = lo; task < hi; task++) {
         int64_t slice = task / l->n_panels, panel = task % l->n_panels;
         int64_t at = panel * OCT_Q8_PANEL;
         int64_t valid = l->unit_out - at < OCT_Q8_PANEL ? l->unit_out - at : OCT_Q8_PANEL;
-        for (int64_t r0 = 0; r0 < c->run->n_rows; r0 += OCT_ROW_BLOCK) {
-            int64_t rows = c->run->n_rows - r0 < OCT_ROW_BLOCK ? c->run->n_rows - r0 : OCT_ROW_BLOCK;
+        for (int64_t r0 = 0; r0 < n_rows; r0 += OCT_ROW_BLOCK) {
+            int64_t rows = n_rows - r0 < OCT_ROW_BLOCK ? n_rows - r0 : OCT_ROW_BLOCK;
             for (int64_t r = 0; r < rows; r++)
                 tiles.rows[r] = x + (size_t)(r0 + r) * act->row_bytes;
             const float *y = oct_cpu_panel(c, w, &act->act, 0, slice, panel, rows);
@@ -116,7 +128,7 @@ static void op_linear(const oct_cpu_run *c, const oct_node *n)
                        (size_t)valid * sizeof *y);
         }
     }
-    if (c->thread == 0)
+    if (c->thread == 0 && n_rows > 0)
         c->run->bytes_read += (uint64_t)l->n_slices * l->unit_bytes;
 }
 
@@ -140,7 +152,7 @@ static void op_rope_store(const oct_cpu_run *c, const oct_node *n)
     const oct_kernels *k = c->cpu->k;
     oct_kv_cache *kv = c->run->kv;
     int64_t lo, hi, P = a->head_dim, saturated = 0;
-    my_range(c, c->run->n_rows * a->n_kv_heads, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out) * a->n_kv_heads, &lo, &hi);
     for (int64_t task = lo; task < hi; task++) {
         int64_t r = task / a->n_kv_heads, head = task % a->n_kv_heads;
         int64_t pos = c->run->pos[r], seq = c->run->seq[r];
@@ -177,7 +189,8 @@ static void attend(const oct_cpu_run *c, const oct_node *n, int64_t row, int64_t
                           .cap = a->cap,
                           .o = o,
                           .l = l};
-    int64_t n_pos = c->run->pos[row] + 1, seq = c->run->seq[row];
+    int64_t token = token_of(c, n->in[0], row), n_pos = c->run->pos[token] + 1;
+    int64_t seq = c->run->seq[token];
     for (int64_t p = 0; p < n_pos; p += OCT_ATTN_BLOCK) {
         args.k = oct_kv_cache_k(kv, n->layer, seq, head, p);
         args.v = oct_kv_cache_v(kv, n->layer, seq, head, p);
@@ -192,12 +205,12 @@ static void attend(const oct_cpu_run *c, const oct_node *n, int64_t row, int64_t
 
 static void op_attention(const oct_cpu_run *c, const oct_node *n)
 {
-    int64_t tasks = c->run->n_rows * n->attn->n_kv_heads;
+    int64_t rows = oct_cpu_rows(c, n->in[0]), tasks = rows * n->attn->n_kv_heads;
     for (int64_t t = c->thread; t < tasks; t += c->n_threads)
         attend(c, n, t / n->attn->n_kv_heads, t % n->attn->n_kv_heads);
     if (c->thread == 0)
-        for (int64_t r = 0; r < c->run->n_rows; r++)
-            c->run->bytes_read += (uint64_t)((c->run->pos[r] + 1) * n->attn->n_kv_heads *
+        for (int64_t r = 0; r < rows; r++)
+            c->run->bytes_read += (uint64_t)((c->run->pos[token_of(c, n->in[0], r)] + 1) * n->attn->n_kv_heads *
                                              n->attn->head_dim * 2) * c->run->kv->elem_bytes;
 }
 
@@ -207,7 +220,7 @@ static void op_route(const oct_cpu_run *c, const oct_node *n)
     float *logits = (float *)(void *)c->scratch;
     unsigned char *out = oct_cpu_data(c, n->out);
     int64_t lo, hi;
-    my_range(c, c->run->n_rows, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         const float *x = row_of(c, n->in[0], r);
         oct_dot_args dot = {.w = w->data, .w_stride = w->cols, .rows = &x, .n_rows = 1,
@@ -223,7 +236,7 @@ static void op_combine(const oct_cpu_run *c, const oct_node *n)
 {
     const unsigned char *routes = oct_cpu_data(c, n->in[1]);
     int64_t lo, hi;
-    my_range(c, c->run->n_rows, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         float *out = row_of(c, n->out, r);
         const int32_t *expert = (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes);
@@ -237,7 +250,7 @@ static void op_combine(const oct_cpu_run *c, const oct_node *n)
 static void op_select(const oct_cpu_run *c, const oct_node *n)
 {
     int64_t lo, hi;
-    my_range(c, c->run->n_out, &lo, &hi);
+    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t i = lo; i < hi; i++)
         memcpy(row_of(c, n->out, i), row_of(c, n->in[0], c->run->out_row[i]),
                (size_t)n->out->cols * sizeof(float));
