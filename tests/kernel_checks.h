@@ -61,27 +61,14 @@ static void fill_floats(float *x, int64_t n, enum pattern p)
     for (int64_t i = 0; i < n; i++) {
         float v = rig_normal(&check_rng);
         switch (p) {
-        case SAME:
-            v = -3.25f;
-            break;
-        case ALTERNATING:
-            v = i % 2 ? 2.5f : -2.5f;
-            break;
+        case SAME: v = -3.25f; break;
+        case ALTERNATING: v = i % 2 ? 2.5f : -2.5f; break;
         case ZEROS:
-        case ONE_HOT:
-            v = i % 3 ? 0.0f : -0.0f;
-            break;
-        case HEAVY:
-            v *= rig_int(&check_rng, 0, 60) ? 1.0f : 1000.0f;
-            break;
-        case TINY:
-            v *= 1e-31f;
-            break;
-        case HUGE_VALUES:
-            v *= 1e37f;
-            break;
-        default:
-            break;
+        case ONE_HOT: v = i % 3 ? 0.0f : -0.0f; break;
+        case HEAVY: v *= rig_int(&check_rng, 0, 60) ? 1.0f : 1000.0f; break;
+        case TINY: v *= 1e-31f; break;
+        case HUGE_VALUES: v *= 1e37f; break;
+        default: break;
         }
         x[i] = v;
     }
@@ -113,20 +100,11 @@ static void fill_weights(int8_t *q, int64_t n, int pattern)
 {
     for (int64_t i = 0; i < n; i++) {
         switch (pattern % 6) {
-        case 1:
-            q[i] = -128;
-            break;
-        case 2:
-            q[i] = 127;
-            break;
-        case 3:
-            q[i] = (int8_t)(i / 64 % 2 ? 127 : -128);
-            break;
-        case 4:
-            q[i] = 0;
-            break;
-        default:
-            q[i] = (int8_t)rig_int(&check_rng, -128, 127);
+        case 1: q[i] = -128; break;
+        case 2: q[i] = 127; break;
+        case 3: q[i] = (int8_t)(i / 64 % 2 ? 127 : -128); break;
+        case 4: q[i] = 0; break;
+        default: q[i] = (int8_t)rig_int(&check_rng, -128, 127);
         }
     }
 }
