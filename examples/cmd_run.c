@@ -335,6 +335,7 @@ static int generate(run_state *r, const oct_model *m, const oct_session_params *
                  .chunk = p->chunk,
                  .n_max = r->n_max,
                  .ignore_eos = r->ignore_eos,
+                 .printable = isatty(STDOUT_FILENO) == 1,
                  .emit = emit,
                  .progress = show_progress,
                  .ctx = r};

@@ -23,6 +23,8 @@ oct_status oct_gen_init(oct_gen *g, oct_error *err)
     g->want = calloc(batch, 1);
     if (!g->seqs || !g->logits || !g->scratch || !g->token || !g->seq || !g->want)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the logits of %zu sequences", n_seqs);
+    for (size_t s = 0; s < n_seqs; s++)
+        g->seqs[s].utf8.printable = g->printable;
     return OCT_OK;
 }
 
@@ -59,7 +61,7 @@ void oct_gen_reset(oct_gen *g, int64_t seq)
 {
     oct_session_truncate(g->session, (int32_t)seq, 0);
     g->seqs[seq].n = 0;
-    g->seqs[seq].utf8 = (oct_utf8){0};
+    g->seqs[seq].utf8 = (oct_utf8){.printable = g->printable};
 }
 
 static int64_t waiting(const oct_gen *g, int64_t seq)

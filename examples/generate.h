@@ -36,6 +36,7 @@ typedef struct oct_gen {
     int64_t n_seqs, n_ctx, chunk;
     int64_t n_max; /* tokens to generate for each sequence; -1: as many as fit */
     bool ignore_eos;
+    bool printable; /* no control characters in the text: it goes to a terminal */
     /* Valid UTF-8 as it comes; false: nobody listens, stop. */
     bool (*emit)(void *ctx, int64_t seq, const char *text, size_t n);
     /* Prompt tokens evaluated so far, may be NULL. */

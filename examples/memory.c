@@ -1,9 +1,11 @@
 #include "memory.h"
 
 #include <limits.h>
+#include <linux/magic.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/vfs.h>
 
 /* ---- what there is -------------------------------------------------------------------------- */
 
@@ -161,6 +163,15 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->cancel = oct_cli_cancel_flag();
 }
 
+/* A file in a memory file system is in memory already; what is available does not count it. */
+static bool in_memory(const char *path)
+{
+    struct statfs fs;
+    return statfs(path, &fs) == 0 &&
+           ((unsigned)fs.f_type == TMPFS_MAGIC || (unsigned)fs.f_type == RAMFS_MAGIC ||
+            (unsigned)fs.f_type == HUGETLBFS_MAGIC);
+}
+
 static uint64_t add(uint64_t a, uint64_t b)
 {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
@@ -203,6 +214,8 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     char a[24], b[24], c[24], d[24];
     if (oct_session_estimate(m, p, &need, &err) != OCT_OK)
         return oct_cli_fail(&err);
+    if (in_memory(o->model))
+        need.weights = 0;
     oct_memory have;
     oct_memory_have("", &have);
     uint64_t limit = have.system < have.cgroup ? have.system : have.cgroup;

@@ -36,6 +36,22 @@ static int start(oct_utf8 *u, unsigned char b)
     return 1;
 }
 
+/* C0 and DEL in one byte, C1 in two (C2 80..9F). */
+static bool is_control(const unsigned char *c, int n)
+{
+    if (n == 1)
+        return (c[0] < 0x20 && c[0] != '\n' && c[0] != '\t') || c[0] == 0x7F;
+    return n == 2 && c[0] == 0xC2 && c[1] < 0xA0;
+}
+
+static size_t put_character(const oct_utf8 *u, const unsigned char *c, int n, char *out)
+{
+    if (u->printable && is_control(c, n))
+        return put_replacement(out);
+    memcpy(out, c, (size_t)n);
+    return (size_t)n;
+}
+
 size_t oct_utf8_feed(oct_utf8 *u, const char *bytes, size_t n, char *out)
 {
     size_t n_out = 0;
@@ -47,8 +63,7 @@ size_t oct_utf8_feed(oct_utf8 *u, const char *bytes, size_t n, char *out)
                 u->lo = 0x80;
                 u->hi = 0xBF;
                 if (--u->n_due == 0) {
-                    memcpy(out + n_out, u->held, (size_t)u->n_held);
-                    n_out += (size_t)u->n_held;
+                    n_out += put_character(u, u->held, u->n_held, out + n_out);
                     u->n_held = 0;
                 }
                 continue;
@@ -56,7 +71,7 @@ size_t oct_utf8_feed(oct_utf8 *u, const char *bytes, size_t n, char *out)
             n_out += oct_utf8_end(u, out + n_out);
         }
         if (b < 0x80)
-            out[n_out++] = (char)b;
+            n_out += put_character(u, &b, 1, out + n_out);
         else if (!start(u, b))
             n_out += put_replacement(out + n_out);
     }

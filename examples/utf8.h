@@ -4,13 +4,17 @@
 #ifndef OCT_UTF8_H
 #define OCT_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-typedef struct oct_utf8 {  /* start from zero */
+/* Start from zero. */
+typedef struct oct_utf8 {
+    bool printable;        /* for terminals: control characters but \n and \t become U+FFFD too, so
+                              that no text moves the cursor or talks to the terminal */
     unsigned char held[4]; /* a character that is not complete yet */
     int n_held;
-    int n_due;            /* bytes it lacks */
-    unsigned char lo, hi; /* allowed range of the next byte */
+    int n_due;             /* bytes it lacks */
+    unsigned char lo, hi;  /* allowed range of the next byte */
 } oct_utf8;
 
 /* Room that n bytes can take. */

@@ -233,13 +233,14 @@ bad 2 "." export
 bad 1 "No such file" export --q8_0 "$model" -o "$in/nowhere/out.gguf"
 
 # ---- more than this machine has --------------------------------------------------------------------
-"$header_only" "$in/grok-1.gguf" || fail "header_only"
+whole="$OCT_TEST_BUILD/whole-grok-1.gguf" # a file in tmpfs would count as in memory already
 have=$(awk '/MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
-if [ "$have" -lt 300 ]; then
-    bad 1 "needs 3[0-9.]+ GiB .*only [0-9.]+ [KMG]iB" logits -m "$in/grok-1.gguf" --ids "$in/ids" \
-        -o out.npy
+if [ "$have" -lt 280 ] && [ "$(stat -f -c %T "$OCT_TEST_BUILD")" != tmpfs ]; then
+    "$header_only" "$whole" || fail "header_only"
+    bad 1 "needs 3[0-9.]+ GiB .*only [0-9.]+ [KMG]iB" logits -m "$whole" --ids "$in/ids" -o out.npy
+    rm -f "$whole"
 else
-    echo "bad_input: SKIPPED refusal of a whole Grok-1: this machine could hold it"
+    echo "bad_input: SKIPPED refusal of a whole Grok-1: this machine may hold it"
 fi
 
 # ---- output that cannot be written -----------------------------------------------------------------

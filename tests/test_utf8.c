@@ -65,6 +65,17 @@ static void same_for_every_cut(void **state)
     }
 }
 
+static void no_controls_for_terminals(void **state)
+{
+    (void)state;
+    char out[OCT_UTF8_ROOM(32)];
+    oct_utf8 u = {.printable = true};
+    const char in[] = "a\n\tb\x1b[31m\r\x7f\xC2\x9B\xC2\xA0\xC3\x9B";
+    size_t n = oct_utf8_feed(&u, in, sizeof in - 1, out);
+    out[n] = 0;
+    assert_string_equal(out, "a\n\tb" FFFD "[31m" FFFD FFFD FFFD "\xC2\xA0\xC3\x9B");
+}
+
 /* What is certain is not held back. */
 static void nothing_held_without_need(void **state)
 {
@@ -111,6 +122,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_for_every_cut),
+        cmocka_unit_test(no_controls_for_terminals),
         cmocka_unit_test(nothing_held_without_need),
         cmocka_unit_test(always_valid),
     };
