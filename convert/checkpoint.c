@@ -20,21 +20,20 @@ static const struct {
     const char *path;   /* below transformer/decoder_layer_N, of a mixture of experts */
     const char *shape;  /* E is dropped for a dense model */
     const char *scales; /* NULL: always a plain array */
-} roles[OCT_CKPT_ROLES] = {
-    [OCT_CKPT_GATE] = {"moe/linear", "EDF", "EgF"},
-    [OCT_CKPT_DOWN] = {"moe/linear_1", "EFD", "EdD"},
-    [OCT_CKPT_UP] = {"moe/linear_v", "EDF", "EgF"},
-    [OCT_CKPT_KEY] = {"multi_head_attention/key", "DK", "aK"},
-    [OCT_CKPT_ATTN_OUT] = {"multi_head_attention/linear", "QD", "oD"},
-    [OCT_CKPT_QUERY] = {"multi_head_attention/query", "DQ", "aQ"},
-    [OCT_CKPT_VALUE] = {"multi_head_attention/value", "DK", "aK"},
-    [OCT_CKPT_NORM_ATTN_IN] = {"rms_norm", "D", NULL},
-    [OCT_CKPT_NORM_ATTN_OUT] = {"rms_norm_1", "D", NULL},
-    [OCT_CKPT_NORM_FFN_IN] = {"rms_norm_2", "D", NULL},
-    [OCT_CKPT_NORM_FFN_OUT] = {"rms_norm_3", "D", NULL},
-    [OCT_CKPT_ROUTER] = {"router", "DE", NULL},
-    [OCT_CKPT_EMBEDDING] = {"language_model/in_out_embed", "VD", NULL},
-    [OCT_CKPT_NORM_FINAL] = {"language_model/rms_norm", "D", NULL}};
+} roles[OCT_CKPT_ROLES] = {[OCT_CKPT_GATE] = {"moe/linear", "EDF", "EgF"},
+                           [OCT_CKPT_DOWN] = {"moe/linear_1", "EFD", "EdD"},
+                           [OCT_CKPT_UP] = {"moe/linear_v", "EDF", "EgF"},
+                           [OCT_CKPT_KEY] = {"multi_head_attention/key", "DK", "aK"},
+                           [OCT_CKPT_ATTN_OUT] = {"multi_head_attention/linear", "QD", "oD"},
+                           [OCT_CKPT_QUERY] = {"multi_head_attention/query", "DQ", "aQ"},
+                           [OCT_CKPT_VALUE] = {"multi_head_attention/value", "DK", "aK"},
+                           [OCT_CKPT_NORM_ATTN_IN] = {"rms_norm", "D", NULL},
+                           [OCT_CKPT_NORM_ATTN_OUT] = {"rms_norm_1", "D", NULL},
+                           [OCT_CKPT_NORM_FFN_IN] = {"rms_norm_2", "D", NULL},
+                           [OCT_CKPT_NORM_FFN_OUT] = {"rms_norm_3", "D", NULL},
+                           [OCT_CKPT_ROUTER] = {"router", "DE", NULL},
+                           [OCT_CKPT_EMBEDDING] = {"language_model/in_out_embed", "VD", NULL},
+                           [OCT_CKPT_NORM_FINAL] = {"language_model/rms_norm", "D", NULL}};
 
 /* ---- the folder ----------------------------------------------------------------------------- */
 
@@ -61,7 +60,8 @@ static bool starts_tensor(const char *name)
     return strncmp(name, "tensor", 6) == 0;
 }
 
-/* Whether a folder holds files called tensorNNNNN_NNN; false with errno set if it cannot be read. */
+/* Whether a folder holds files called tensorNNNNN_NNN; false with errno set if it cannot be
+ * read. */
 static bool holds_tensors(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -85,7 +85,8 @@ oct_status oct_ckpt_find(const char *path, char **dir, oct_error *err)
         return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return oct_fail(err, OCT_ERR_ARG,
-                        "%s: not a folder; expected the one that holds ckpt-0, or ckpt-0 itself", path);
+                        "%s: not a folder; expected the one that holds ckpt-0, or ckpt-0 itself",
+                        path);
     errno = 0;
     if (holds_tensors(path))
         *dir = strdup(path);
@@ -99,7 +100,8 @@ oct_status oct_ckpt_find(const char *path, char **dir, oct_error *err)
                        : e    ? oct_fail(err, OCT_ERR_IO, "%s: %s", inner, strerror(e))
                               : oct_fail(err, OCT_ERR_FORMAT,
                                          "%s: no checkpoint: neither it nor %s holds files called "
-                                         "tensor00000_000, tensor00001_000, ...", path, inner);
+                                            "tensor00000_000, tensor00001_000, ...",
+                                         path, inner);
         free(inner);
         return s;
     }
@@ -125,7 +127,8 @@ static oct_status list_files(const char *dir, uint8_t *exists, int64_t *top, oct
         }
         snprintf(canonical, sizeof canonical, "tensor%05" PRId64 "_%03" PRId64, index, part);
         if (part != 0)
-            oct_lines_add(problems, "%s: part %" PRId64 " of a tensor; expected one file (_000) each",
+            oct_lines_add(problems,
+                          "%s: part %" PRId64 " of a tensor; expected one file (_000) each",
                           e->d_name, part);
         else if (strcmp(canonical, e->d_name) != 0)
             oct_lines_add(problems, "%s: a second spelling of %s", e->d_name, canonical);
@@ -246,8 +249,10 @@ static void list_gaps(const uint8_t *exists, int64_t top, int64_t n, oct_lines *
         if (j - i == 1)
             oct_lines_add(problems, "tensor%05" PRId64 "_000: %s", i, what);
         else
-            oct_lines_add(problems, "tensor%05" PRId64 "_000 to tensor%05" PRId64 "_000: %s (%" PRId64
-                          " files)", i, j - 1, what, j - i);
+            oct_lines_add(problems,
+                          "tensor%05" PRId64 "_000 to tensor%05" PRId64 "_000: %s (%" PRId64
+                          " files)",
+                          i, j - 1, what, j - i);
         i = j;
     }
 }
@@ -264,15 +269,17 @@ static oct_status count_layers(oct_ckpt *c, int64_t top, int64_t expect_layers, 
             dense += c->leaves[i].content.weight.rank == 2;
         }
     if (moe == dense)
-        return oct_fail(err, OCT_ERR_FORMAT,
-                        "%s: tensor00002_000 to tensor00004_000 must be the first layer's feed-forward "
-                        "matrices (2 or 3 dimensions); they are %s", c->dir,
-                        moe ? "of both kinds" : "missing, unreadable or of another kind");
+        return oct_fail(
+            err, OCT_ERR_FORMAT,
+            "%s: tensor00002_000 to tensor00004_000 must be the first layer's feed-forward "
+            "matrices (2 or 3 dimensions); they are %s",
+            c->dir, moe ? "of both kinds" : "missing, unreadable or of another kind");
     c->dense = dense > moe;
     int64_t per_layer = c->dense ? 11 : 12, whole = (top - 2) / per_layer;
     bool even = (top - 2) % per_layer == 0;
     if (expect_layers > 0 && even && whole != expect_layers)
-        oct_lines_add(problems, "the configuration says num_layers %" PRId64 " (%" PRId64
+        oct_lines_add(problems,
+                      "the configuration says num_layers %" PRId64 " (%" PRId64
                       " files), the folder has %" PRId64 " files: %" PRId64 " layers",
                       expect_layers, 2 + per_layer * expect_layers, top, whole);
     c->n_layers = expect_layers > 0 ? expect_layers : whole + !even;
@@ -370,9 +377,12 @@ static void check_leaf(const oct_ckpt *c, const oct_ckpt_leaf *f, oct_lines *pro
     oct_pickle_array expected;
     print_shape(&p->weight, found);
     if (p->quantised && !scales)
-        oct_lines_add(problems, "%s (%s): expected a plain f32 or bf16 array, found a "
-                      "QuantizedWeight8bit", f->file, f->path);
-    else if (p->quantised && (p->weight.dtype != OCT_PICKLE_I8 || p->scales.dtype != OCT_PICKLE_BF16))
+        oct_lines_add(problems,
+                      "%s (%s): expected a plain f32 or bf16 array, found a "
+                      "QuantizedWeight8bit",
+                      f->file, f->path);
+    else if (p->quantised &&
+             (p->weight.dtype != OCT_PICKLE_I8 || p->scales.dtype != OCT_PICKLE_BF16))
         oct_lines_add(problems, "%s (%s): expected int8 weight and bf16 scales, found %s and %s",
                       f->file, f->path, oct_pickle_dtype_name(p->weight.dtype),
                       oct_pickle_dtype_name(p->scales.dtype));
@@ -389,9 +399,10 @@ static void check_leaf(const oct_ckpt *c, const oct_ckpt_leaf *f, oct_lines *pro
             oct_lines_add(problems, "%s (%s): expected scales %s, found %s", f->file, f->path, want,
                           found);
         } else if (n_in % p->scales.shape[p->scales.rank - 2]) {
-            oct_lines_add(problems, "%s (%s): %" PRId64 " inputs are not a multiple of %" PRId64
-                          " scale groups", f->file, f->path, n_in,
-                          p->scales.shape[p->scales.rank - 2]);
+            oct_lines_add(problems,
+                          "%s (%s): %" PRId64 " inputs are not a multiple of %" PRId64
+                          " scale groups",
+                          f->file, f->path, n_in, p->scales.shape[p->scales.rank - 2]);
         }
     }
 }
@@ -406,7 +417,7 @@ static void check_shapes(oct_ckpt *c, oct_lines *problems)
         oct_lines_add(problems, "one expert, but the files are those of a mixture of experts");
 }
 
-/* ---- the whole -------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static oct_status scan(oct_ckpt *c, uint8_t *exists, int64_t expect_layers, oct_lines *problems,
                        oct_error *err)
@@ -460,8 +471,9 @@ oct_status oct_ckpt_open(const char *dir, int64_t expect_layers, oct_ckpt **out,
     if (s == OCT_OK && problems->failed)
         s = oct_fail(err, OCT_ERR_MEMORY, "out of memory");
     if (s == OCT_OK && problems->n)
-        s = oct_fail(err, OCT_ERR_FORMAT, "%s: %zu problem%s with the checkpoint's files, the first: %s",
-                     dir, problems->n, problems->n > 1 ? "s" : "", problems->line[0]);
+        s = oct_fail(err, OCT_ERR_FORMAT,
+                     "%s: %zu problem%s with the checkpoint's files, the first: %s", dir,
+                     problems->n, problems->n > 1 ? "s" : "", problems->line[0]);
     if (s != OCT_OK) {
         oct_ckpt_free(c);
         return s;

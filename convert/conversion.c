@@ -6,13 +6,13 @@
 #include <xxhash.h>
 
 #include "convert_impl.h"
+#include "new_header.h"
 #include "ordered.h"
 
 enum {
     PIECE_BYTES = 8 << 20,
     SCRATCH_BYTES = 384 << 20, /* of all threads; the rest of 512 MiB is for lists and libraries */
-    MAX_THREADS = 64,
-    FILE_ALIGN = 4096
+    MAX_THREADS = 64
 };
 
 static oct_status no_memory(oct_error *err)
@@ -20,24 +20,23 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- plan ------------------------------------------------------------------------------------- */
+/* ---- plan ------------------------------------------------------------------------------------ */
 
 /* What the tensors of a kind are made from, in the order of their layout's parts. */
 static const struct {
     int n;
     oct_ckpt_role role[OCT_Q8_MAX_PARTS];
-} sources[OCT_GROK_KINDS] = {
-    [OCT_GROK_GATE_UP] = {2, {OCT_CKPT_GATE, OCT_CKPT_UP}},
-    [OCT_GROK_DOWN] = {1, {OCT_CKPT_DOWN}},
-    [OCT_GROK_QKV] = {3, {OCT_CKPT_QUERY, OCT_CKPT_KEY, OCT_CKPT_VALUE}},
-    [OCT_GROK_ATTN_OUT] = {1, {OCT_CKPT_ATTN_OUT}},
-    [OCT_GROK_EMBEDDING] = {1, {OCT_CKPT_EMBEDDING}},
-    [OCT_GROK_ROUTER] = {1, {OCT_CKPT_ROUTER}},
-    [OCT_GROK_NORM_ATTN_IN] = {1, {OCT_CKPT_NORM_ATTN_IN}},
-    [OCT_GROK_NORM_ATTN_OUT] = {1, {OCT_CKPT_NORM_ATTN_OUT}},
-    [OCT_GROK_NORM_FFN_IN] = {1, {OCT_CKPT_NORM_FFN_IN}},
-    [OCT_GROK_NORM_FFN_OUT] = {1, {OCT_CKPT_NORM_FFN_OUT}},
-    [OCT_GROK_NORM_FINAL] = {1, {OCT_CKPT_NORM_FINAL}}};
+} sources[OCT_GROK_KINDS] = {[OCT_GROK_GATE_UP] = {2, {OCT_CKPT_GATE, OCT_CKPT_UP}},
+                             [OCT_GROK_DOWN] = {1, {OCT_CKPT_DOWN}},
+                             [OCT_GROK_QKV] = {3, {OCT_CKPT_QUERY, OCT_CKPT_KEY, OCT_CKPT_VALUE}},
+                             [OCT_GROK_ATTN_OUT] = {1, {OCT_CKPT_ATTN_OUT}},
+                             [OCT_GROK_EMBEDDING] = {1, {OCT_CKPT_EMBEDDING}},
+                             [OCT_GROK_ROUTER] = {1, {OCT_CKPT_ROUTER}},
+                             [OCT_GROK_NORM_ATTN_IN] = {1, {OCT_CKPT_NORM_ATTN_IN}},
+                             [OCT_GROK_NORM_ATTN_OUT] = {1, {OCT_CKPT_NORM_ATTN_OUT}},
+                             [OCT_GROK_NORM_FFN_IN] = {1, {OCT_CKPT_NORM_FFN_IN}},
+                             [OCT_GROK_NORM_FFN_OUT] = {1, {OCT_CKPT_NORM_FFN_OUT}},
+                             [OCT_GROK_NORM_FINAL] = {1, {OCT_CKPT_NORM_FINAL}}};
 
 static const oct_q8_layout *layout_of(const oct_conversion *c, oct_grok_kind kind)
 {
@@ -72,11 +71,14 @@ static oct_status list_tensors(oct_conversion *c, oct_error *err)
     free(list);
     c->n_tensors = n;
     if (c->tokenizer)
-        c->tensors[c->n_tensors++] = (oct_new_tensor){
-            .desc = {.kind = OCT_GROK_KINDS, .layer = -1, .name = OCT_GROK_TOKENIZER,
-                     .dtype = OCT_GGUF_T_I8, .rank = 1, .ne = {c->tokenizer_bytes, 1, 1, 1},
-                     .align = FILE_ALIGN},
-            .raw = c->tokenizer};
+        c->tensors[c->n_tensors++] = (oct_new_tensor){.desc = {.kind = OCT_GROK_KINDS,
+                                                               .layer = -1,
+                                                               .name = OCT_GROK_TOKENIZER,
+                                                               .dtype = OCT_GGUF_T_I8,
+                                                               .rank = 1,
+                                                               .ne = {c->tokenizer_bytes, 1, 1, 1},
+                                                               .align = OCT_FILE_ALIGN},
+                                                      .raw = c->tokenizer};
     return OCT_OK;
 }
 
@@ -84,28 +86,19 @@ static oct_status list_tensors(oct_conversion *c, oct_error *err)
 static oct_status make_header(const oct_conversion *c, uint64_t *offsets, void **bytes, size_t *n,
                               oct_error *err)
 {
-    uint64_t align = FILE_ALIGN;
     uint64_t *sums = malloc((size_t)c->n_tensors * sizeof *sums);
-    oct_gguf_writer *w = oct_gguf_writer_new(FILE_ALIGN);
-    oct_status s = w && sums ? OCT_OK : no_memory(err);
-    if (s == OCT_OK) {
-        oct_grok_config_put(&c->config, w);
+    const oct_grok_tensor **list = malloc((size_t)c->n_tensors * sizeof *list);
+    oct_status s = OCT_OK;
+    if (!sums || !list) {
+        s = no_memory(err);
+    } else {
         for (int64_t i = 0; i < c->n_tensors; i++) {
-            const oct_grok_tensor *t = &c->tensors[i].desc;
             sums[i] = c->tensors[i].sum;
-            align = t->align > align ? t->align : align;
-            oct_gguf_put_tensor(w, t->name, t->dtype, t->rank, t->ne);
+            list[i] = &c->tensors[i].desc;
         }
-        oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, sums, (uint64_t)c->n_tensors);
-        oct_gguf_put_u64(w, OCT_GROK_KEY_HEADER_SUM, 0);
-        uint64_t sum_at = oct_gguf_writer_value_offset(w, OCT_GROK_KEY_HEADER_SUM);
-        s = oct_gguf_writer_header(w, align, bytes, n, offsets, err);
-        if (s == OCT_OK) {
-            uint64_t sum = oct_grok_header_sum(*bytes, *n, (size_t)sum_at);
-            memcpy((uint8_t *)*bytes + sum_at, &sum, sizeof sum);
-        }
+        s = oct_new_header(&c->config, list, sums, c->n_tensors, offsets, bytes, n, err);
     }
-    oct_gguf_writer_free(w);
+    free(list);
     free(sums);
     return s;
 }
@@ -123,7 +116,7 @@ static oct_status place_tensors(oct_conversion *c, const uint64_t *offsets, size
                             t->desc.name, t->desc.align);
         c->file_bytes = t->at + t->bytes;
     }
-    c->file_bytes = (c->file_bytes + FILE_ALIGN - 1) / FILE_ALIGN * FILE_ALIGN;
+    c->file_bytes = (c->file_bytes + OCT_FILE_ALIGN - 1) / OCT_FILE_ALIGN * OCT_FILE_ALIGN;
     return OCT_OK;
 }
 
@@ -144,7 +137,7 @@ oct_status oct_conversion_plan(oct_conversion *c, oct_error *err)
     return s;
 }
 
-/* ---- both passes ------------------------------------------------------------------------------ */
+/* ---- both passes ----------------------------------------------------------------------------- */
 
 /* One pass over all pieces: writing or verifying. */
 typedef struct pass {
@@ -245,21 +238,22 @@ static void piece_done(void *ctx, int64_t i)
         oct_piece_advise(tensor_of(p, i), &p->pieces[i], true);
     const oct_convert_params *params = p->c->params;
     if (params->progress)
-        params->progress(params->progress_ctx,
-                         &(oct_convert_progress){.phase = p->phase, .done = p->done,
-                                                 .total = p->total, .temp = p->c->output.temp});
+        params->progress(params->progress_ctx, &(oct_convert_progress){.phase = p->phase,
+                                                                       .done = p->done,
+                                                                       .total = p->total,
+                                                                       .temp = p->c->output.temp});
 }
 
 static void tell_start(const pass *p)
 {
     const oct_convert_params *params = p->c->params;
     if (params->progress)
-        params->progress(params->progress_ctx,
-                         &(oct_convert_progress){.phase = p->phase, .total = p->total,
-                                                 .temp = p->c->output.temp});
+        params->progress(params->progress_ctx, &(oct_convert_progress){.phase = p->phase,
+                                                                       .total = p->total,
+                                                                       .temp = p->c->output.temp});
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static oct_status make_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
@@ -283,7 +277,8 @@ static oct_status sum_piece(void *ctx, int thread, int64_t i, oct_error *err)
 static oct_status write_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
-    return oct_output_write(&p->c->output, p->made[thread], p->pieces[i].bytes, p->pieces[i].at, err);
+    return oct_output_write(&p->c->output, p->made[thread], p->pieces[i].bytes, p->pieces[i].at,
+                            err);
 }
 
 static oct_status write_header(oct_conversion *c, oct_error *err)
@@ -310,8 +305,13 @@ oct_status oct_conversion_write(oct_conversion *c, oct_error *err)
     oct_status s = pass_init(&p, c, OCT_CONVERT_WRITE, PIECE_BYTES, err);
     if (s == OCT_OK) {
         tell_start(&p);
-        const oct_ordered o = {.n = p.n_pieces, .ctx = &p, .work = make_piece, .turn = sum_piece,
-                               .after = write_piece, .done = piece_done, .cancel = c->params->cancel};
+        const oct_ordered o = {.n = p.n_pieces,
+                               .ctx = &p,
+                               .work = make_piece,
+                               .turn = sum_piece,
+                               .after = write_piece,
+                               .done = piece_done,
+                               .cancel = c->params->cancel};
         s = oct_ordered_run(&o, p.n_threads, err);
     }
     pass_free(&p);
@@ -319,7 +319,7 @@ oct_status oct_conversion_write(oct_conversion *c, oct_error *err)
     return write_header(c, err);
 }
 
-/* ---- verifying -------------------------------------------------------------------------------- */
+/* ---- verifying ------------------------------------------------------------------------------- */
 
 static oct_status verify_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
@@ -342,9 +342,10 @@ static oct_status check_sum(void *ctx, int thread, int64_t i, oct_error *err)
         sum_error->max_abs = e->max_abs;
     *e = (oct_q8_error){0};
     if (hash_piece(p, i, p->file + p->pieces[i].at, &sum) && sum != t->sum)
-        return oct_fail(err, OCT_ERR_IO, "%s: %s was written with checksum %016" PRIx64
-                        ", reading it back gives %016" PRIx64, p->c->output.temp, t->desc.name, t->sum,
-                        sum);
+        return oct_fail(err, OCT_ERR_IO,
+                        "%s: %s was written with checksum %016" PRIx64
+                        ", reading it back gives %016" PRIx64,
+                        p->c->output.temp, t->desc.name, t->sum, sum);
     return OCT_OK;
 }
 
@@ -383,7 +384,8 @@ static oct_status check_header(const oct_conversion *c, const oct_gguf *g, oct_e
                f->dtype == t->desc.dtype && sum == t->sum;
     }
     return same ? OCT_OK
-                : oct_fail(err, OCT_ERR_IO, "%s: the header read back is not the one that was written",
+                : oct_fail(err, OCT_ERR_IO,
+                           "%s: the header read back is not the one that was written",
                            oct_gguf_path(g));
 }
 
@@ -398,8 +400,13 @@ oct_status oct_conversion_verify(oct_conversion *c, oct_q8_error *q8_error, oct_
     if (s == OCT_OK) {
         tell_start(&p);
         p.file = oct_gguf_bytes(g);
-        const oct_ordered o = {.n = p.n_pieces, .ctx = &p, .work = verify_piece, .turn = check_sum,
-                               .after = drop_piece, .done = piece_done, .cancel = c->params->cancel};
+        const oct_ordered o = {.n = p.n_pieces,
+                               .ctx = &p,
+                               .work = verify_piece,
+                               .turn = check_sum,
+                               .after = drop_piece,
+                               .done = piece_done,
+                               .cancel = c->params->cancel};
         s = oct_ordered_run(&o, p.n_threads, err);
         *q8_error = p.q8_error[p.n_threads];
     }

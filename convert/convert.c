@@ -23,7 +23,7 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- files beside the checkpoint -------------------------------------------------------------- */
+/* ---- files beside the checkpoint ------------------------------------------------------------- */
 
 /* The folder above a folder, malloc'd. */
 static char *above(const char *dir)
@@ -60,7 +60,8 @@ static void places_free(places *p)
     free(p->text);
 }
 
-static oct_status places_init(const char *checkpoint, const char *tensors, places *p, oct_error *err)
+static oct_status places_init(const char *checkpoint, const char *tensors, places *p,
+                              oct_error *err)
 {
     char *list[MAX_PLACES] = {strdup(tensors), NULL, NULL};
     *p = (places){0};
@@ -78,7 +79,8 @@ static oct_status places_init(const char *checkpoint, const char *tensors, place
     return OCT_OK;
 }
 
-/* A file given by the caller, or of this name in the first place that has it; *out NULL: nowhere. */
+/* A file given by the caller, or of this name in the first place that has it; *out NULL:
+ * nowhere. */
 static oct_status locate(const char *given, const char *name, const places *p, char **out,
                          oct_error *err)
 {
@@ -100,7 +102,7 @@ static oct_status locate(const char *given, const char *name, const places *p, c
     return OCT_OK;
 }
 
-/* ---- tokenizer -------------------------------------------------------------------------------- */
+/* ---- tokenizer ------------------------------------------------------------------------------- */
 
 static oct_status map_tokenizer(const char *path, oct_conversion *c, oct_error *err)
 {
@@ -138,41 +140,49 @@ static oct_status check_tokenizer(const char *path, const oct_conversion *c, oct
     int64_t n = oct_spm_size(spm);
     oct_status s = OCT_OK;
     if (n > cfg->n_vocab)
-        s = oct_fail(err, OCT_ERR_SHAPE, "%s has %" PRId64 " pieces, the embedding in %s has %" PRId64
-                     " rows", path, n, c->ckpt->dir, cfg->n_vocab);
+        s = oct_fail(err, OCT_ERR_SHAPE,
+                     "%s has %" PRId64 " pieces, the embedding in %s has %" PRId64 " rows", path, n,
+                     c->ckpt->dir, cfg->n_vocab);
     else if (n < cfg->n_vocab)
-        oct_lines_add(warnings, "%s has %" PRId64 " pieces, the embedding %" PRId64
-                      " rows: the last %" PRId64 " ids have no text", path, n, cfg->n_vocab,
-                      cfg->n_vocab - n);
+        oct_lines_add(warnings,
+                      "%s has %" PRId64 " pieces, the embedding %" PRId64 " rows: the last %" PRId64
+                      " ids have no text",
+                      path, n, cfg->n_vocab, cfg->n_vocab - n);
     if (oct_spm_pad(spm) >= 0 && oct_spm_pad(spm) != cfg->pad_id)
-        oct_lines_add(warnings, "%s says pad id %d, the configuration %" PRId64
-                      ": the configuration's is used", path, oct_spm_pad(spm), cfg->pad_id);
+        oct_lines_add(warnings,
+                      "%s says pad id %d, the configuration %" PRId64
+                      ": the configuration's is used",
+                      path, oct_spm_pad(spm), cfg->pad_id);
     if (oct_spm_eos(spm) >= 0 && oct_spm_eos(spm) != cfg->eos_id)
-        oct_lines_add(warnings, "%s says eos id %d, the configuration %" PRId64
-                      ": the configuration's is used", path, oct_spm_eos(spm), cfg->eos_id);
+        oct_lines_add(warnings,
+                      "%s says eos id %d, the configuration %" PRId64
+                      ": the configuration's is used",
+                      path, oct_spm_eos(spm), cfg->eos_id);
     oct_spm_free(spm);
     return s;
 }
 
-static oct_status take_tokenizer(const oct_convert_params *p, const places *where, oct_conversion *c,
-                                 oct_convert_report *r, oct_error *err)
+static oct_status take_tokenizer(const oct_convert_params *p, const places *where,
+                                 oct_conversion *c, oct_convert_report *r, oct_error *err)
 {
     if (p->no_tokenizer)
         return p->tokenizer ? oct_fail(err, OCT_ERR_ARG, "a tokenizer is given and refused at once")
                             : OCT_OK;
     OCT_TRY(locate(p->tokenizer, "tokenizer.model", where, &r->tokenizer_path, err));
     if (!r->tokenizer_path)
-        return oct_fail(err, OCT_ERR_ARG, "tokenizer.model is needed and was found in none of %s; name "
-                        "one, or ask for a file without", where->text);
+        return oct_fail(err, OCT_ERR_ARG,
+                        "tokenizer.model is needed and was found in none of %s; name "
+                        "one, or ask for a file without",
+                        where->text);
     OCT_TRY(map_tokenizer(r->tokenizer_path, c, err));
     return check_tokenizer(r->tokenizer_path, c, &r->warnings, err);
 }
 
-/* ---- checks before the work ------------------------------------------------------------------- */
+/* ---- checks before the work ------------------------------------------------------------------ */
 
 /* Configuration file, checkpoint, configuration. */
-static oct_status take_checkpoint(const oct_convert_params *p, const places *where, oct_conversion *c,
-                                  oct_convert_report *r, oct_error *err)
+static oct_status take_checkpoint(const oct_convert_params *p, const places *where,
+                                  oct_conversion *c, oct_convert_report *r, oct_error *err)
 {
     oct_hparams h = {0};
     OCT_TRY(locate(p->config, "config.json", where, &r->config_path, err));

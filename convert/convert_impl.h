@@ -18,7 +18,7 @@ typedef struct oct_conversion {
     const uint8_t *tokenizer; /* mapped; NULL: none */
     size_t tokenizer_bytes;
     struct stat tokenizer_stat, config_stat; /* zero: none */
-    oct_new_tensor *tensors; /* [n_tensors] in file order */
+    oct_new_tensor *tensors;                 /* [n_tensors] in file order */
     int64_t n_tensors;
     uint64_t header_bytes, file_bytes;
     oct_output output;

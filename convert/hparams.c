@@ -48,15 +48,15 @@ static oct_status read_value(const char *path, const char *key, const json_t *v,
         oct_lines_add(warnings, "%s: key \"%s\" is not known; it is ignored", path, key);
         return OCT_OK;
     }
-    bool integral = json_is_integer(v) || (json_is_real(v) && json_real_value(v) ==
-                                                                  floor(json_real_value(v)));
+    bool integral =
+        json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
     if (!json_is_number(v) || (params[i].integer && !integral))
         return oct_fail(err, OCT_ERR_FORMAT, "%s: \"%s\" must be %s", path, key,
                         params[i].integer ? "a whole number" : "a number");
     double d = json_number_value(v);
     if (!(d >= params[i].lo && d <= params[i].hi))
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: \"%s\" is %.17g; expected %.10g to %.10g", path, key,
-                        d, params[i].lo, params[i].hi);
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: \"%s\" is %.17g; expected %.10g to %.10g", path,
+                        key, d, params[i].lo, params[i].hi);
     h->given[i] = true;
     h->value[i] = d;
     return OCT_OK;
@@ -87,7 +87,8 @@ oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warning
     if (s == OCT_OK) {
         const char *key;
         json_t *v;
-        json_object_foreach(root, key, v) {
+        json_object_foreach(root, key, v)
+        {
             s = read_value(path, key, v, h, warnings, err);
             if (s != OCT_OK)
                 break;
@@ -144,12 +145,14 @@ static oct_status check_shapes(const oct_ckpt *c, const oct_hparams *h, const ch
         if (p == OCT_HP_NUM_EXPERTS && said == 0)
             said = 1; /* both mean a dense model */
         if (h->given[p] && said != found)
-            return oct_fail(err, OCT_ERR_SHAPE, "%s says %s %" PRId64 ", the shapes in %s say %" PRId64,
-                            path, params[p].key, number(h, p), c->dir, found);
+            return oct_fail(err, OCT_ERR_SHAPE,
+                            "%s says %s %" PRId64 ", the shapes in %s say %" PRId64, path,
+                            params[p].key, number(h, p), c->dir, found);
     }
     if (h->given[OCT_HP_NUM_LAYERS] && number(h, OCT_HP_NUM_LAYERS) != c->n_layers)
         return oct_fail(err, OCT_ERR_SHAPE,
-                        "%s says num_layers %" PRId64 ", %s has %" PRId64 " files: %" PRId64 " layers",
+                        "%s says num_layers %" PRId64 ", %s has %" PRId64 " files: %" PRId64
+                        " layers",
                         path, number(h, OCT_HP_NUM_LAYERS), c->dir, c->n_leaves, c->n_layers);
     if (h->given[OCT_HP_WIDENING_FACTOR]) {
         double w = h->value[OCT_HP_WIDENING_FACTOR];
@@ -157,8 +160,8 @@ static oct_status check_shapes(const oct_ckpt *c, const oct_hparams *h, const ch
         if (ffn != c->dim[OCT_CKPT_FFN])
             return oct_fail(err, OCT_ERR_SHAPE,
                             "%s says widening_factor %.10g (an FFN of %" PRId64
-                            "), the shapes in %s say an FFN of %" PRId64, path, w, ffn, c->dir,
-                            c->dim[OCT_CKPT_FFN]);
+                            "), the shapes in %s say an FFN of %" PRId64,
+                            path, w, ffn, c->dir, c->dim[OCT_CKPT_FFN]);
     }
     return OCT_OK;
 }
@@ -182,8 +185,9 @@ static oct_status resolve_heads(const oct_ckpt *c, const oct_hparams *h, const c
         if (__builtin_mul_overflow(*heads[i], out->head_dim, &product) || product != width)
             return oct_fail(err, OCT_ERR_SHAPE,
                             "%s says %s %" PRId64 " and key_size %" PRId64
-                            ", the shapes in %s say a %s of %" PRId64, path, params[rows[i].count].key,
-                            *heads[i], out->head_dim, c->dir, rows[i].what, width);
+                            ", the shapes in %s say a %s of %" PRId64,
+                            path, params[rows[i].count].key, *heads[i], out->head_dim, c->dir,
+                            rows[i].what, width);
     }
     return OCT_OK;
 }
@@ -203,10 +207,14 @@ static int64_t input_groups(int64_t groups, int64_t n_kv_heads, int64_t n_in)
 static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const char *path,
                                   const char *looked_in, oct_error *err)
 {
-    static const oct_hparam required[] = {
-        OCT_HP_KEY_SIZE, OCT_HP_SEQUENCE_LEN, OCT_HP_PAD_TOKEN, OCT_HP_EOS_TOKEN,
-        OCT_HP_EMBEDDING_MULTIPLIER_SCALE, OCT_HP_OUTPUT_MULTIPLIER_SCALE,
-        OCT_HP_ATTN_OUTPUT_MULTIPLIER, OCT_HP_NUM_SELECTED_EXPERTS};
+    static const oct_hparam required[] = {OCT_HP_KEY_SIZE,
+                                          OCT_HP_SEQUENCE_LEN,
+                                          OCT_HP_PAD_TOKEN,
+                                          OCT_HP_EOS_TOKEN,
+                                          OCT_HP_EMBEDDING_MULTIPLIER_SCALE,
+                                          OCT_HP_OUTPUT_MULTIPLIER_SCALE,
+                                          OCT_HP_ATTN_OUTPUT_MULTIPLIER,
+                                          OCT_HP_NUM_SELECTED_EXPERTS};
     char names[300] = "", why[128] = "";
     size_t n = 0;
     for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
@@ -219,11 +227,13 @@ static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const
         return OCT_OK;
     oct_hparams_is_grok1(c, why);
     if (path)
-        return oct_fail(err, OCT_ERR_FORMAT, "%s lacks %s, which the shapes cannot tell; this is not "
-                        "Grok-1: %s", path, names, why);
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s lacks %s, which the shapes cannot tell; this is not "
+                        "Grok-1: %s",
+                        path, names, why);
     return oct_fail(err, OCT_ERR_ARG,
-                    "config.json is needed (keys %s): this is not Grok-1: %s. Looked in %s", names, why,
-                    looked_in ? looked_in : "no folder");
+                    "config.json is needed (keys %s): this is not Grok-1: %s. Looked in %s", names,
+                    why, looked_in ? looked_in : "no folder");
 }
 
 oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, const char *path,
@@ -242,29 +252,36 @@ oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, cons
             }
     OCT_TRY(missing_numbers(c, &h, path, looked_in, err));
     const int64_t *dim = c->dim;
-    *out = (oct_grok_config){
-        .n_layers = c->n_layers, .n_vocab = dim[OCT_CKPT_VOCAB], .d_model = dim[OCT_CKPT_MODEL],
-        .d_ff = dim[OCT_CKPT_FFN], .n_experts = dim[OCT_CKPT_EXPERTS],
-        .n_used = c->dense ? 1 : number(&h, OCT_HP_NUM_SELECTED_EXPERTS),
-        .n_ctx = number(&h, OCT_HP_SEQUENCE_LEN),
-        .pad_id = number(&h, OCT_HP_PAD_TOKEN), .eos_id = number(&h, OCT_HP_EOS_TOKEN),
-        .embedding_scale = (float)h.value[OCT_HP_EMBEDDING_MULTIPLIER_SCALE],
-        .output_scale = (float)h.value[OCT_HP_OUTPUT_MULTIPLIER_SCALE],
-        .attn_scale = (float)h.value[OCT_HP_ATTN_OUTPUT_MULTIPLIER],
-        .attn_cap = ATTN_CAP, .rope_base = ROPE_BASE, .norm_eps = NORM_EPS};
+    *out = (oct_grok_config){.n_layers = c->n_layers,
+                             .n_vocab = dim[OCT_CKPT_VOCAB],
+                             .d_model = dim[OCT_CKPT_MODEL],
+                             .d_ff = dim[OCT_CKPT_FFN],
+                             .n_experts = dim[OCT_CKPT_EXPERTS],
+                             .n_used = c->dense ? 1 : number(&h, OCT_HP_NUM_SELECTED_EXPERTS),
+                             .n_ctx = number(&h, OCT_HP_SEQUENCE_LEN),
+                             .pad_id = number(&h, OCT_HP_PAD_TOKEN),
+                             .eos_id = number(&h, OCT_HP_EOS_TOKEN),
+                             .embedding_scale = (float)h.value[OCT_HP_EMBEDDING_MULTIPLIER_SCALE],
+                             .output_scale = (float)h.value[OCT_HP_OUTPUT_MULTIPLIER_SCALE],
+                             .attn_scale = (float)h.value[OCT_HP_ATTN_OUTPUT_MULTIPLIER],
+                             .attn_cap = ATTN_CAP,
+                             .rope_base = ROPE_BASE,
+                             .norm_eps = NORM_EPS};
     OCT_TRY(resolve_heads(c, &h, path ? path : "Grok-1's configuration", out, err));
-    if (c->dense && h.given[OCT_HP_NUM_SELECTED_EXPERTS] && number(&h, OCT_HP_NUM_SELECTED_EXPERTS) > 1)
-        return oct_fail(err, OCT_ERR_SHAPE, "%s says num_selected_experts %" PRId64
-                        ", the checkpoint in %s is dense", path, number(&h, OCT_HP_NUM_SELECTED_EXPERTS),
-                        c->dir);
+    if (c->dense && h.given[OCT_HP_NUM_SELECTED_EXPERTS] &&
+        number(&h, OCT_HP_NUM_SELECTED_EXPERTS) > 1)
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "%s says num_selected_experts %" PRId64 ", the checkpoint in %s is dense",
+                        path, number(&h, OCT_HP_NUM_SELECTED_EXPERTS), c->dir);
     if (out->n_used > out->n_experts)
-        return oct_fail(err, OCT_ERR_SHAPE, "%s says num_selected_experts %" PRId64
-                        ", the shapes in %s say %" PRId64 " experts", path ? path : "Grok-1", out->n_used,
-                        c->dir, out->n_experts);
+        return oct_fail(err, OCT_ERR_SHAPE,
+                        "%s says num_selected_experts %" PRId64 ", the shapes in %s say %" PRId64
+                        " experts",
+                        path ? path : "Grok-1", out->n_used, c->dir, out->n_experts);
     out->qkv_groups = dim[OCT_CKPT_QKV_GROUPS] ? dim[OCT_CKPT_QKV_GROUPS] : 1;
     out->gate_up_groups = dim[OCT_CKPT_GATE_UP_GROUPS] ? dim[OCT_CKPT_GATE_UP_GROUPS] : 1;
-    out->attn_out_groups = input_groups(dim[OCT_CKPT_ATTN_OUT_GROUPS], out->n_kv_heads,
-                                        dim[OCT_CKPT_Q_WIDTH]);
+    out->attn_out_groups =
+        input_groups(dim[OCT_CKPT_ATTN_OUT_GROUPS], out->n_kv_heads, dim[OCT_CKPT_Q_WIDTH]);
     out->down_groups = input_groups(dim[OCT_CKPT_DOWN_GROUPS], out->n_kv_heads, out->d_ff);
     out->n_slices = oct_grok_slices(out->n_kv_heads, out->attn_out_groups, out->down_groups);
     return oct_grok_config_check(out, err);

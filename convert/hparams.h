@@ -13,10 +13,21 @@
 
 /* Keys of config.json, in the order of the table in hparams.c. */
 typedef enum oct_hparam {
-    OCT_HP_VOCAB_SIZE, OCT_HP_EMB_SIZE, OCT_HP_NUM_LAYERS, OCT_HP_NUM_EXPERTS,
-    OCT_HP_NUM_Q_HEADS, OCT_HP_NUM_KV_HEADS, OCT_HP_KEY_SIZE, OCT_HP_WIDENING_FACTOR,
-    OCT_HP_NUM_SELECTED_EXPERTS, OCT_HP_SEQUENCE_LEN, OCT_HP_PAD_TOKEN, OCT_HP_EOS_TOKEN,
-    OCT_HP_EMBEDDING_MULTIPLIER_SCALE, OCT_HP_OUTPUT_MULTIPLIER_SCALE, OCT_HP_ATTN_OUTPUT_MULTIPLIER,
+    OCT_HP_VOCAB_SIZE,
+    OCT_HP_EMB_SIZE,
+    OCT_HP_NUM_LAYERS,
+    OCT_HP_NUM_EXPERTS,
+    OCT_HP_NUM_Q_HEADS,
+    OCT_HP_NUM_KV_HEADS,
+    OCT_HP_KEY_SIZE,
+    OCT_HP_WIDENING_FACTOR,
+    OCT_HP_NUM_SELECTED_EXPERTS,
+    OCT_HP_SEQUENCE_LEN,
+    OCT_HP_PAD_TOKEN,
+    OCT_HP_EOS_TOKEN,
+    OCT_HP_EMBEDDING_MULTIPLIER_SCALE,
+    OCT_HP_OUTPUT_MULTIPLIER_SCALE,
+    OCT_HP_ATTN_OUTPUT_MULTIPLIER,
     OCT_HPARAMS
 } oct_hparam;
 
@@ -25,8 +36,8 @@ typedef struct oct_hparams {
     double value[OCT_HPARAMS]; /* integers up to 2^31 are exact */
 } oct_hparams;
 
-/* Reads a config.json: one object, numbers within their ranges. Keys that are not known are named in
- * a warning. Errors name the file and the key. Safe for untrusted input. */
+/* Reads a config.json: one object, numbers within their ranges. Keys that are not known are named
+ * in a warning. Errors name the file and the key. Safe for untrusted input. */
 OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings,
                                            oct_error *err);
 

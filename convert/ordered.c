@@ -9,8 +9,8 @@ typedef struct loop {
     const oct_ordered *o;
     pthread_mutex_t lock;
     pthread_cond_t turned;
-    int64_t next;   /* item to begin */
-    int64_t turn;   /* item whose turn it is */
+    int64_t next; /* item to begin */
+    int64_t turn; /* item whose turn it is */
     bool stop;
     oct_error first; /* error */
 } loop;

@@ -24,7 +24,8 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-oct_status oct_output_check(const char *path, int (*is_input)(const void *ctx, const struct stat *st),
+oct_status oct_output_check(const char *path,
+                            int (*is_input)(const void *ctx, const struct stat *st),
                             const void *ctx, oct_error *err)
 {
     struct stat st;
@@ -60,10 +61,11 @@ oct_status oct_output_room(const char *path, uint64_t n, oct_error *err)
         if (__builtin_mul_overflow((uint64_t)v.f_bavail, unit, &have))
             have = UINT64_MAX;
         if (have < n)
-            s = oct_fail(err, OCT_ERR_IO, "%s: the new file needs %llu bytes (%.1f GiB), the disk has "
-                         "%llu free (%.1f GiB)", dir, (unsigned long long)n,
-                         (double)n / (double)(1 << 30), (unsigned long long)have,
-                         (double)have / (double)(1 << 30));
+            s = oct_fail(err, OCT_ERR_IO,
+                         "%s: the new file needs %llu bytes (%.1f GiB), the disk has "
+                         "%llu free (%.1f GiB)",
+                         dir, (unsigned long long)n, (double)n / (double)(1 << 30),
+                         (unsigned long long)have, (double)have / (double)(1 << 30));
     }
     free(dir);
     return s;
@@ -78,8 +80,10 @@ static void warn_leftovers(const char *path, oct_lines *warnings)
     size_t n = strlen(base);
     for (struct dirent *e; d && (e = readdir(d));)
         if (strncmp(e->d_name, base, n) == 0 && strncmp(e->d_name + n, ".tmp-", 5) == 0)
-            oct_lines_add(warnings, "%s/%s: left by a run that was interrupted, or of one that is "
-                          "still going on", dir, e->d_name);
+            oct_lines_add(warnings,
+                          "%s/%s: left by a run that was interrupted, or of one that is "
+                          "still going on",
+                          dir, e->d_name);
     if (d)
         closedir(d);
     free(dir);
@@ -101,7 +105,8 @@ oct_status oct_output_create(oct_output *o, const char *path, uint64_t n, oct_li
         if (o->fd >= 0)
             o->temp = name;
         else if (errno != EEXIST) {
-            oct_status s = oct_fail(err, OCT_ERR_IO, "%s: cannot be created: %s", name, strerror(errno));
+            oct_status s =
+                oct_fail(err, OCT_ERR_IO, "%s: cannot be created: %s", name, strerror(errno));
             free(name);
             return s;
         } else
@@ -130,7 +135,8 @@ oct_status oct_output_write(const oct_output *o, const void *data, size_t n, uin
             continue;
         if (k <= 0)
             return oct_fail(err, OCT_ERR_IO, "%s: writing %zu bytes at %llu: %s", o->temp, n,
-                            (unsigned long long)at, k < 0 ? strerror(errno) : "nothing was written");
+                            (unsigned long long)at,
+                            k < 0 ? strerror(errno) : "nothing was written");
         p += k;
         n -= (size_t)k;
         at += (uint64_t)k;

@@ -8,24 +8,34 @@
 enum { MAX_OPS = 1024, MAX_STACK = 64, MAX_MEMO = 256, MAX_ITEMS = 256, MAX_OBJECTS = 8 };
 
 typedef enum kind {
-    K_NONE, K_BOOL, K_INT, K_TEXT, K_BYTES, K_GLOBAL, K_TUPLE, K_MARK,
-    K_DICT, K_DTYPE, K_ARRAY, K_QUANTISED /* these four are objects */
+    K_NONE,
+    K_BOOL,
+    K_INT,
+    K_TEXT,
+    K_BYTES,
+    K_GLOBAL,
+    K_TUPLE,
+    K_MARK,
+    K_DICT,
+    K_DTYPE,
+    K_ARRAY,
+    K_QUANTISED /* these four are objects */
 } kind;
 
-static const char *const kind_names[] = {"None", "a bool", "an integer", "a string", "bytes",
-                                         "a global", "a tuple", "a mark", "a dict", "a dtype",
-                                         "an array", "a QuantizedWeight8bit"};
+static const char *const kind_names[] = {
+    "None",    "a bool", "an integer", "a string", "bytes",    "a global",
+    "a tuple", "a mark", "a dict",     "a dtype",  "an array", "a QuantizedWeight8bit"};
 
 typedef struct value {
     kind kind;
-    int64_t number;  /* K_BOOL, K_INT; K_GLOBAL: enum global_id; objects: index */
-    size_t at, len;  /* K_TEXT, K_BYTES: bytes of the file; K_TUPLE: items */
+    int64_t number; /* K_BOOL, K_INT; K_GLOBAL: enum global_id; objects: index */
+    size_t at, len; /* K_TEXT, K_BYTES: bytes of the file; K_TUPLE: items */
 } value;
 
 typedef struct object {
-    bool built;              /* BUILD has given it its state */
-    oct_pickle_array array;  /* K_ARRAY; K_DTYPE: array.dtype */
-    int weight, scales;      /* K_DICT, K_QUANTISED: objects; -1: absent */
+    bool built;             /* BUILD has given it its state */
+    oct_pickle_array array; /* K_ARRAY; K_DTYPE: array.dtype */
+    int weight, scales;     /* K_DICT, K_QUANTISED: objects; -1: absent */
 } object;
 
 typedef struct parser {
@@ -42,35 +52,104 @@ typedef struct parser {
 } parser;
 
 enum op {
-    OP_MARK = '(', OP_STOP = '.', OP_BININT = 'J', OP_BININT1 = 'K', OP_BININT2 = 'M',
-    OP_NONE = 'N', OP_REDUCE = 'R', OP_BUILD = 'b', OP_BINBYTES = 'B', OP_SHORT_BINBYTES = 'C',
-    OP_BINGET = 'h', OP_TUPLE = 't', OP_EMPTY_TUPLE = ')', OP_SETITEMS = 'u', OP_EMPTY_DICT = '}',
-    OP_PROTO = 0x80, OP_NEWOBJ = 0x81, OP_TUPLE1 = 0x85, OP_TUPLE2 = 0x86, OP_TUPLE3 = 0x87,
-    OP_NEWTRUE = 0x88, OP_NEWFALSE = 0x89, OP_SHORT_BINUNICODE = 0x8c, OP_BINBYTES8 = 0x8e,
-    OP_STACK_GLOBAL = 0x93, OP_MEMOIZE = 0x94, OP_FRAME = 0x95
+    OP_MARK = '(',
+    OP_STOP = '.',
+    OP_BININT = 'J',
+    OP_BININT1 = 'K',
+    OP_BININT2 = 'M',
+    OP_NONE = 'N',
+    OP_REDUCE = 'R',
+    OP_BUILD = 'b',
+    OP_BINBYTES = 'B',
+    OP_SHORT_BINBYTES = 'C',
+    OP_BINGET = 'h',
+    OP_TUPLE = 't',
+    OP_EMPTY_TUPLE = ')',
+    OP_SETITEMS = 'u',
+    OP_EMPTY_DICT = '}',
+    OP_PROTO = 0x80,
+    OP_NEWOBJ = 0x81,
+    OP_TUPLE1 = 0x85,
+    OP_TUPLE2 = 0x86,
+    OP_TUPLE3 = 0x87,
+    OP_NEWTRUE = 0x88,
+    OP_NEWFALSE = 0x89,
+    OP_SHORT_BINUNICODE = 0x8c,
+    OP_BINBYTES8 = 0x8e,
+    OP_STACK_GLOBAL = 0x93,
+    OP_MEMOIZE = 0x94,
+    OP_FRAME = 0x95
 };
 
 /* Names for messages, of opcodes that are refused too. */
-static const char *const op_names[256] = {
-    [OP_MARK] = "MARK", [OP_STOP] = "STOP", [OP_BININT] = "BININT", [OP_BININT1] = "BININT1",
-    [OP_BININT2] = "BININT2", [OP_NONE] = "NONE", [OP_REDUCE] = "REDUCE", [OP_BUILD] = "BUILD",
-    [OP_BINBYTES] = "BINBYTES", [OP_SHORT_BINBYTES] = "SHORT_BINBYTES", [OP_BINGET] = "BINGET",
-    [OP_TUPLE] = "TUPLE", [OP_EMPTY_TUPLE] = "EMPTY_TUPLE", [OP_SETITEMS] = "SETITEMS",
-    [OP_EMPTY_DICT] = "EMPTY_DICT", [OP_PROTO] = "PROTO", [OP_NEWOBJ] = "NEWOBJ",
-    [OP_TUPLE1] = "TUPLE1", [OP_TUPLE2] = "TUPLE2", [OP_TUPLE3] = "TUPLE3",
-    [OP_NEWTRUE] = "NEWTRUE", [OP_NEWFALSE] = "NEWFALSE",
-    [OP_SHORT_BINUNICODE] = "SHORT_BINUNICODE", [OP_BINBYTES8] = "BINBYTES8",
-    [OP_STACK_GLOBAL] = "STACK_GLOBAL", [OP_MEMOIZE] = "MEMOIZE", [OP_FRAME] = "FRAME",
-    ['c'] = "GLOBAL", ['i'] = "INST", ['o'] = "OBJ", ['0'] = "POP", ['1'] = "POP_MARK",
-    ['2'] = "DUP", ['F'] = "FLOAT", ['G'] = "BINFLOAT", ['I'] = "INT", ['L'] = "LONG",
-    ['P'] = "PERSID", ['Q'] = "BINPERSID", ['S'] = "STRING", ['T'] = "BINSTRING",
-    ['U'] = "SHORT_BINSTRING", ['V'] = "UNICODE", ['X'] = "BINUNICODE", ['a'] = "APPEND",
-    ['d'] = "DICT", ['e'] = "APPENDS", ['g'] = "GET", ['j'] = "LONG_BINGET", ['l'] = "LIST",
-    [']'] = "EMPTY_LIST", ['p'] = "PUT", ['q'] = "BINPUT", ['r'] = "LONG_BINPUT",
-    ['s'] = "SETITEM", [0x82] = "EXT1", [0x83] = "EXT2", [0x84] = "EXT4", [0x8a] = "LONG1",
-    [0x8b] = "LONG4", [0x8d] = "BINUNICODE8", [0x8f] = "EMPTY_SET", [0x90] = "ADDITEMS",
-    [0x91] = "FROZENSET", [0x92] = "NEWOBJ_EX", [0x96] = "BYTEARRAY8", [0x97] = "NEXT_BUFFER",
-    [0x98] = "READONLY_BUFFER"};
+static const char *const op_names[256] = {[OP_MARK] = "MARK",
+                                          [OP_STOP] = "STOP",
+                                          [OP_BININT] = "BININT",
+                                          [OP_BININT1] = "BININT1",
+                                          [OP_BININT2] = "BININT2",
+                                          [OP_NONE] = "NONE",
+                                          [OP_REDUCE] = "REDUCE",
+                                          [OP_BUILD] = "BUILD",
+                                          [OP_BINBYTES] = "BINBYTES",
+                                          [OP_SHORT_BINBYTES] = "SHORT_BINBYTES",
+                                          [OP_BINGET] = "BINGET",
+                                          [OP_TUPLE] = "TUPLE",
+                                          [OP_EMPTY_TUPLE] = "EMPTY_TUPLE",
+                                          [OP_SETITEMS] = "SETITEMS",
+                                          [OP_EMPTY_DICT] = "EMPTY_DICT",
+                                          [OP_PROTO] = "PROTO",
+                                          [OP_NEWOBJ] = "NEWOBJ",
+                                          [OP_TUPLE1] = "TUPLE1",
+                                          [OP_TUPLE2] = "TUPLE2",
+                                          [OP_TUPLE3] = "TUPLE3",
+                                          [OP_NEWTRUE] = "NEWTRUE",
+                                          [OP_NEWFALSE] = "NEWFALSE",
+                                          [OP_SHORT_BINUNICODE] = "SHORT_BINUNICODE",
+                                          [OP_BINBYTES8] = "BINBYTES8",
+                                          [OP_STACK_GLOBAL] = "STACK_GLOBAL",
+                                          [OP_MEMOIZE] = "MEMOIZE",
+                                          [OP_FRAME] = "FRAME",
+                                          ['c'] = "GLOBAL",
+                                          ['i'] = "INST",
+                                          ['o'] = "OBJ",
+                                          ['0'] = "POP",
+                                          ['1'] = "POP_MARK",
+                                          ['2'] = "DUP",
+                                          ['F'] = "FLOAT",
+                                          ['G'] = "BINFLOAT",
+                                          ['I'] = "INT",
+                                          ['L'] = "LONG",
+                                          ['P'] = "PERSID",
+                                          ['Q'] = "BINPERSID",
+                                          ['S'] = "STRING",
+                                          ['T'] = "BINSTRING",
+                                          ['U'] = "SHORT_BINSTRING",
+                                          ['V'] = "UNICODE",
+                                          ['X'] = "BINUNICODE",
+                                          ['a'] = "APPEND",
+                                          ['d'] = "DICT",
+                                          ['e'] = "APPENDS",
+                                          ['g'] = "GET",
+                                          ['j'] = "LONG_BINGET",
+                                          ['l'] = "LIST",
+                                          [']'] = "EMPTY_LIST",
+                                          ['p'] = "PUT",
+                                          ['q'] = "BINPUT",
+                                          ['r'] = "LONG_BINPUT",
+                                          ['s'] = "SETITEM",
+                                          [0x82] = "EXT1",
+                                          [0x83] = "EXT2",
+                                          [0x84] = "EXT4",
+                                          [0x8a] = "LONG1",
+                                          [0x8b] = "LONG4",
+                                          [0x8d] = "BINUNICODE8",
+                                          [0x8f] = "EMPTY_SET",
+                                          [0x90] = "ADDITEMS",
+                                          [0x91] = "FROZENSET",
+                                          [0x92] = "NEWOBJ_EX",
+                                          [0x96] = "BYTEARRAY8",
+                                          [0x97] = "NEXT_BUFFER",
+                                          [0x98] = "READONLY_BUFFER"};
 
 enum global_id { G_RECONSTRUCT, G_NDARRAY, G_DTYPE, G_BFLOAT16, G_QUANTISED };
 
@@ -337,8 +416,11 @@ static oct_status build_array(parser *p, object *o, const value *state)
     if (shape->len < 1 || shape->len > OCT_PICKLE_MAX_RANK)
         return refuse(p, "%zu dimensions; expected 1 to %d", shape->len, OCT_PICKLE_MAX_RANK);
     oct_pickle_array *a = &o->array;
-    *a = (oct_pickle_array){.dtype = dtype->array.dtype, .rank = (int)shape->len, .n = 1,
-                            .at = payload->at, .bytes = payload->len};
+    *a = (oct_pickle_array){.dtype = dtype->array.dtype,
+                            .rank = (int)shape->len,
+                            .n = 1,
+                            .at = payload->at,
+                            .bytes = payload->len};
     for (size_t i = 0; i < shape->len; i++) {
         const value *d = item(p, shape, i);
         if (d->kind != K_INT || d->number < 1)
@@ -430,7 +512,8 @@ static oct_status op_integer(parser *p, int bytes)
 {
     uint64_t v = 0;
     OCT_TRY(take_number(p, bytes, &v));
-    return push(p, (value){.kind = K_INT, .number = bytes == 4 ? (int32_t)(uint32_t)v : (int64_t)v});
+    return push(p,
+                (value){.kind = K_INT, .number = bytes == 4 ? (int32_t)(uint32_t)v : (int64_t)v});
 }
 
 static oct_status op_memoize(parser *p)
@@ -519,11 +602,15 @@ static const char *looks_like(const uint8_t *d, size_t n)
 {
     static const struct {
         const char *start, *what;
-    } known[] = {{"version https://git-lfs", ": a Git LFS pointer, the real file was not downloaded"},
-                 {"<!DOCTYPE", ": an HTML page"}, {"<!doctype", ": an HTML page"},
-                 {"<html", ": an HTML page"}, {"PK\003\004", ": a zip file"},
-                 {"\x1f\x8b", ": a gzip file"}, {"GGUF", ": a GGUF file"},
-                 {"\x93NUMPY", ": a .npy file"}};
+    } known[] = {
+        {"version https://git-lfs", ": a Git LFS pointer, the real file was not downloaded"},
+        {"<!DOCTYPE", ": an HTML page"},
+        {"<!doctype", ": an HTML page"},
+        {"<html", ": an HTML page"},
+        {"PK\003\004", ": a zip file"},
+        {"\x1f\x8b", ": a gzip file"},
+        {"GGUF", ": a GGUF file"},
+        {"\x93NUMPY", ": a .npy file"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (n >= strlen(known[i].start) && memcmp(d, known[i].start, strlen(known[i].start)) == 0)
             return known[i].what;
@@ -568,8 +655,8 @@ oct_status oct_pickle_read(const char *name, const void *data, size_t n, oct_pic
             p.frame_end = 0;
         p.op_at = p.pos;
         if (p.pos == n)
-            return oct_fail(err, OCT_ERR_FORMAT, "%s: the file ends at %zu without STOP: it is short",
-                            name, n);
+            return oct_fail(err, OCT_ERR_FORMAT,
+                            "%s: the file ends at %zu without STOP: it is short", name, n);
         p.op = p.data[p.pos++];
         if (ops == MAX_OPS)
             return refuse(&p, "more than %d opcodes; an array needs about 100", MAX_OPS);

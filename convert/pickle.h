@@ -21,14 +21,14 @@ enum { OCT_PICKLE_MAX_RANK = 4 };
 /* An array in C order, little-endian. Its bytes lie anywhere in the file: not aligned. */
 typedef struct oct_pickle_array {
     oct_pickle_dtype dtype;
-    int rank;                            /* 1..4 */
-    int64_t shape[OCT_PICKLE_MAX_RANK];  /* each >= 1 */
-    int64_t n;                           /* elements */
-    size_t at, bytes;                    /* place of the payload in the file */
+    int rank;                           /* 1..4 */
+    int64_t shape[OCT_PICKLE_MAX_RANK]; /* each >= 1 */
+    int64_t n;                          /* elements */
+    size_t at, bytes;                   /* place of the payload in the file */
 } oct_pickle_array;
 
 typedef struct oct_pickle {
-    bool quantised;          /* a QuantizedWeight8bit: weight and scales; else weight only */
+    bool quantised; /* a QuantizedWeight8bit: weight and scales; else weight only */
     oct_pickle_array weight;
     oct_pickle_array scales;
 } oct_pickle;

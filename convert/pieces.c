@@ -25,7 +25,7 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- cutting ---------------------------------------------------------------------------------- */
+/* ---- cutting --------------------------------------------------------------------------------- */
 
 typedef struct piece_list {
     oct_piece *p;
@@ -71,13 +71,18 @@ static void cut_packed(const oct_new_tensor *t, int64_t tensor, size_t max_bytes
                 size_t from = (size_t)p * l->panel_bytes, to = (size_t)(p + n) * l->panel_bytes;
                 if (p + n == l->n_panels)
                     to = l->unit_stride;
-                add_piece(list, (oct_piece){.tensor = tensor, .expert = e, .slice = s, .first = p,
-                                            .n = n, .at = t->at + oct_q8_unit_offset(l, e, s) + from,
+                add_piece(list, (oct_piece){.tensor = tensor,
+                                            .expert = e,
+                                            .slice = s,
+                                            .first = p,
+                                            .n = n,
+                                            .at = t->at + oct_q8_unit_offset(l, e, s) + from,
                                             .bytes = to - from});
             }
 }
 
-/* Everything else: runs of rows or bytes of width `unit`; `per_slice` of them in each of n_slices. */
+/* Everything else: runs of rows or bytes of width `unit`; `per_slice` of them in each of
+ * n_slices. */
 static void cut_rows(const oct_new_tensor *t, int64_t tensor, size_t unit, int64_t per_slice,
                      int64_t n_slices, size_t max_bytes, piece_list *list)
 {
@@ -87,7 +92,10 @@ static void cut_rows(const oct_new_tensor *t, int64_t tensor, size_t unit, int64
     for (int64_t s = 0; s < n_slices; s++)
         for (int64_t r = 0; r < per_slice; r += step) {
             int64_t n = per_slice - r < step ? per_slice - r : step;
-            add_piece(list, (oct_piece){.tensor = tensor, .slice = s, .first = r, .n = n,
+            add_piece(list, (oct_piece){.tensor = tensor,
+                                        .slice = s,
+                                        .first = r,
+                                        .n = n,
                                         .at = t->at + (uint64_t)(s * per_slice + r) * unit,
                                         .bytes = (size_t)n * unit});
         }
@@ -115,7 +123,7 @@ oct_status oct_pieces_cut(const oct_new_tensor *t, int64_t n_tensors, size_t max
     return OCT_OK;
 }
 
-/* ---- working memory --------------------------------------------------------------------------- */
+/* ---- working memory -------------------------------------------------------------------------- */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -126,7 +134,7 @@ static size_t round_up(size_t n, size_t to)
  * row and column: its packed bytes are those of the panels. The number of parts may shrink. */
 typedef struct cutout {
     oct_q8_layout layout;
-    int part[OCT_Q8_MAX_PARTS];             /* of the whole layout */
+    int part[OCT_Q8_MAX_PARTS]; /* of the whole layout */
     int64_t first_row, first_group, column[OCT_Q8_MAX_PARTS];
 } cutout;
 
@@ -140,8 +148,11 @@ static void cut_out(const oct_q8_layout *l, const oct_piece *p, cutout *c)
             if (oct_q8_lane(l, p->slice, panel, lane, &part, &channel) && count[part]++ == 0)
                 first[part] = channel;
         }
-    c->layout = (oct_q8_layout){.n_experts = 1, .n_slices = 1, .split = OCT_SPLIT_OUT,
-                                .n_in = l->unit_groups * l->group_in, .n_groups = l->unit_groups,
+    c->layout = (oct_q8_layout){.n_experts = 1,
+                                .n_slices = 1,
+                                .split = OCT_SPLIT_OUT,
+                                .n_in = l->unit_groups * l->group_in,
+                                .n_groups = l->unit_groups,
                                 .interleave = l->interleave};
     for (int i = 0; i < l->n_parts; i++) {
         if (!count[i])
@@ -191,7 +202,7 @@ size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n
     return most;
 }
 
-/* ---- numbers of the source -------------------------------------------------------------------- */
+/* ---- numbers of the source ------------------------------------------------------------------- */
 
 static float load(const oct_ckpt_leaf *f, int64_t i)
 {
@@ -218,8 +229,8 @@ static oct_status not_finite(const oct_ckpt_leaf *f, const char *what, const oct
     }
     for (int d = 0; d < a->rank; d++)
         n += (size_t)snprintf(index + n, sizeof index - n, "%s%" PRId64, d ? "," : "", at[d]);
-    return oct_fail(err, OCT_ERR_NUMERIC, "%s (%s): %s[%s] is %s; expected a finite number", f->file,
-                    f->path, what, index, isnan(v) ? "NaN" : "infinite");
+    return oct_fail(err, OCT_ERR_NUMERIC, "%s (%s): %s[%s] is %s; expected a finite number",
+                    f->file, f->path, what, index, isnan(v) ? "NaN" : "infinite");
 }
 
 /* Element i as stored in the new file: finite. */
@@ -251,7 +262,7 @@ static oct_q8_source whole_source(const oct_ckpt_leaf *f, int64_t expert)
     return (oct_q8_source){.w = w, .scales = scales, .ld = columns_of(&p->weight)};
 }
 
-/* ---- making ----------------------------------------------------------------------------------- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 static oct_status check_scales(const oct_ckpt_leaf *f, int64_t expert, int64_t first_group,
                                int64_t n_groups, int64_t column, int64_t n, oct_error *err)
@@ -338,16 +349,18 @@ static oct_status make_embedding(const oct_new_tensor *t, const oct_piece *p, ui
             OCT_TRY(load_finite(t->src[0], v * d + i, &x, err));
             uint16_t b = oct_bf16_of_f32(x);
             if ((b & 0x7f80) == 0x7f80)
-                return oct_fail(err, OCT_ERR_NUMERIC, "%s (%s): element [%" PRId64 ",%" PRId64
-                                "] = %g is beyond bfloat16", t->src[0]->file, t->src[0]->path, v, i,
-                                (double)x);
+                return oct_fail(err, OCT_ERR_NUMERIC,
+                                "%s (%s): element [%" PRId64 ",%" PRId64
+                                "] = %g is beyond bfloat16",
+                                t->src[0]->file, t->src[0]->path, v, i, (double)x);
             out[r * d + i] = b;
         }
     }
     return OCT_OK;
 }
 
-/* Source element of number i of a stored norm or router (whose rows are the checkpoint's columns). */
+/* Source element of number i of a stored norm or router (whose rows are the checkpoint's
+ * columns). */
 static int64_t vector_source(const oct_new_tensor *t, int64_t i)
 {
     if (t->desc.kind != OCT_GROK_ROUTER)
@@ -356,7 +369,8 @@ static int64_t vector_source(const oct_new_tensor *t, int64_t i)
     return i % d * experts + i / d;
 }
 
-static oct_status make_vector(const oct_new_tensor *t, const oct_piece *p, float *out, oct_error *err)
+static oct_status make_vector(const oct_new_tensor *t, const oct_piece *p, float *out,
+                              oct_error *err)
 {
     for (int64_t i = 0; i < p->n / 4; i++)
         OCT_TRY(load_finite(t->src[0], vector_source(t, p->first / 4 + i), &out[i], err));
@@ -377,7 +391,7 @@ oct_status oct_piece_make(const oct_new_tensor *t, const oct_piece *p, void *scr
     return OCT_OK;
 }
 
-/* ---- verifying -------------------------------------------------------------------------------- */
+/* ---- verifying ------------------------------------------------------------------------------- */
 
 static oct_status differs(const oct_new_tensor *t, const oct_piece *p, oct_error *err)
 {
@@ -387,10 +401,11 @@ static oct_status differs(const oct_new_tensor *t, const oct_piece *p, oct_error
                     t->desc.name, p->expert, p->slice);
 }
 
-/* One lane of a unit against its column of a plain matrix, one group: each weight within half a step
- * of its source. */
-static bool near_plain(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit, int64_t panel,
-                       int lane, int64_t g, const oct_ckpt_leaf *f, int64_t source, oct_q8_error *e)
+/* One lane of a unit against its column of a plain matrix, one group: each weight within half a
+ * step of its source. */
+static bool near_plain(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit,
+                       int64_t panel, int lane, int64_t g, const oct_ckpt_leaf *f, int64_t source,
+                       oct_q8_error *e)
 {
     const oct_q8_layout *l = t->layout;
     int64_t ld = columns_of(&f->content.weight);
@@ -407,14 +422,15 @@ static bool near_plain(const oct_new_tensor *t, const oct_piece *p, const uint8_
 }
 
 /* The same against an int8 matrix: equal. */
-static bool equals_int8(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit, int64_t panel,
-                        int lane, int64_t g, int64_t first_group, const oct_ckpt_leaf *f,
-                        int64_t column)
+static bool equals_int8(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit,
+                        int64_t panel, int lane, int64_t g, int64_t first_group,
+                        const oct_ckpt_leaf *f, int64_t column)
 {
     const oct_q8_layout *l = t->layout;
     oct_q8_source s = whole_source(f, p->expert);
     uint16_t scale;
-    memcpy(&scale, (const uint8_t *)s.scales + 2 * ((first_group + g) * s.ld + column), sizeof scale);
+    memcpy(&scale, (const uint8_t *)s.scales + 2 * ((first_group + g) * s.ld + column),
+           sizeof scale);
     bool same = scale == oct_q8_scale(l, unit, panel, lane, g);
     for (int64_t i = 0; same && i < l->group_in; i++)
         same = oct_q8_weight(l, unit, panel, lane, g * l->group_in + i) ==

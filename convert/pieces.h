@@ -14,13 +14,13 @@
 
 /* A tensor of the new file and what it is made from. */
 typedef struct oct_new_tensor {
-    oct_grok_tensor desc;        /* kind OCT_GROK_KINDS: the tokenizer */
-    const oct_q8_layout *layout; /* of packed units; NULL for the rest */
+    oct_grok_tensor desc;                /* kind OCT_GROK_KINDS: the tokenizer */
+    const oct_q8_layout *layout;         /* of packed units; NULL for the rest */
     const oct_grok_embedding *embedding; /* of the embedding only */
     const oct_ckpt_leaf *src[OCT_Q8_MAX_PARTS];
-    const uint8_t *raw;          /* the tokenizer's bytes */
-    uint64_t at, bytes;          /* place in the file */
-    uint64_t sum;                /* XXH3, once written */
+    const uint8_t *raw; /* the tokenizer's bytes */
+    uint64_t at, bytes; /* place in the file */
+    uint64_t sum;       /* XXH3, once written */
 } oct_new_tensor;
 
 /* A run of bytes of one tensor. */
@@ -35,9 +35,11 @@ typedef struct oct_piece {
 /* Whether a packed tensor's sources are plain arrays that are quantised on the way. */
 bool oct_new_tensor_is_plain(const oct_new_tensor *t);
 
-/* Cuts all tensors into pieces of about max_bytes (0: whole units), in file order. *out is malloc'd. */
-OCT_MUST_CHECK oct_status oct_pieces_cut(const oct_new_tensor *t, int64_t n_tensors, size_t max_bytes,
-                                         oct_piece **out, int64_t *n, oct_error *err);
+/* Cuts all tensors into pieces of about max_bytes (0: whole units), in file order. *out is
+ * malloc'd. */
+OCT_MUST_CHECK oct_status oct_pieces_cut(const oct_new_tensor *t, int64_t n_tensors,
+                                         size_t max_bytes, oct_piece **out, int64_t *n,
+                                         oct_error *err);
 
 /* Bytes of working memory that oct_piece_make needs for any of the pieces. */
 size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n);
@@ -47,15 +49,16 @@ size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n
 OCT_MUST_CHECK oct_status oct_piece_make(const oct_new_tensor *t, const oct_piece *p, void *scratch,
                                          const uint8_t **made, oct_error *err);
 
-/* Compares stored bytes of a whole unit (or of any piece that is not packed) with the source, without
- * the code that made them. For quantised matrices: every weight within half a step of its source; the
- * difference is added to *q8_error. */
+/* Compares stored bytes of a whole unit (or of any piece that is not packed) with the source,
+ * without the code that made them. For quantised matrices: every weight within half a step of its
+ * source; the difference is added to *q8_error. */
 OCT_MUST_CHECK oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p,
                                            const uint8_t *stored, oct_q8_error *q8_error,
                                            oct_error *err);
 
-/* Tells the system that the source of a piece will be needed soon, or is not needed any more (done):
- * of a packed piece the whole matrices of its expert, of the embedding the rows of the piece. */
+/* Tells the system that the source of a piece will be needed soon, or is not needed any more
+ * (done): of a packed piece the whole matrices of its expert, of the embedding the rows of the
+ * piece. */
 void oct_piece_advise(const oct_new_tensor *t, const oct_piece *p, bool done);
 
 #endif

@@ -17,12 +17,21 @@
 
 /* A small mixture of experts whose sizes divide badly: 12 layers (their order as strings matters),
  * groups of 27 and 6 rows, 8 slices, a vocabulary that 8 does not divide. */
-static const mk_spec rig_small = {.layers = 12, .vocab = 77, .d = 54, .ffn = 216, .q_heads = 8,
-                                  .kv_heads = 8, .head = 6, .experts = 3, .used = 2, .context = 64,
-                                  .groups = 8, .seed = 7};
+static const mk_spec rig_small = {.layers = 12,
+                                  .vocab = 77,
+                                  .d = 54,
+                                  .ffn = 216,
+                                  .q_heads = 8,
+                                  .kv_heads = 8,
+                                  .head = 6,
+                                  .experts = 3,
+                                  .used = 2,
+                                  .context = 64,
+                                  .groups = 8,
+                                  .seed = 7};
 
 typedef struct rig_dir {
-    char path[64];     /* relative to the folder the test runs in */
+    char path[64]; /* relative to the folder the test runs in */
     char ckpt[80], out[80];
 } rig_dir;
 
@@ -84,7 +93,8 @@ static inline oct_status rig_convert_with(const oct_convert_params *p, oct_conve
 
 static inline oct_status rig_convert(const rig_dir *d, oct_convert_report *r, oct_error *err)
 {
-    oct_convert_params p = {.checkpoint = d->ckpt, .out = d->out, .no_tokenizer = true, .n_threads = 3};
+    oct_convert_params p = {
+        .checkpoint = d->ckpt, .out = d->out, .no_tokenizer = true, .n_threads = 3};
     return rig_convert_with(&p, r, err);
 }
 

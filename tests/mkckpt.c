@@ -11,7 +11,7 @@
 
 enum { FRAME_TARGET = 64 << 10, CHUNK = 1 << 20 };
 
-/* ---- pickler ---------------------------------------------------------------------------------- */
+/* ---- pickler --------------------------------------------------------------------------------- */
 
 /* What is written goes into the current frame; large payloads stand between frames. */
 typedef struct pickler {
@@ -127,13 +127,14 @@ static void dtype(pickler *p, mk_kind kind)
         RAW(p, "K\002K\002K@");
     else
         RAW(p, "J\xff\xff\xff\xffJ\xff\xff\xff\xffK\0");
-    RAW(p, "t\x94" "b");
+    RAW(p, "t\x94"
+           "b");
 }
 
-/* memo: entries of _reconstruct, ndarray, b'b' and dtype, which a second array takes from there; -1:
- * the first one. */
-static void array(pickler *p, mk_kind kind, int rank, const int64_t *shape, bool second, mk_fill *fill,
-                  void *ctx)
+/* memo: entries of _reconstruct, ndarray, b'b' and dtype, which a second array takes from there;
+ * -1: the first one. */
+static void array(pickler *p, mk_kind kind, int rank, const int64_t *shape, bool second,
+                  mk_fill *fill, void *ctx)
 {
     int64_t n = 1;
     if (second) {
@@ -141,7 +142,8 @@ static void array(pickler *p, mk_kind kind, int rank, const int64_t *shape, bool
     } else {
         global(p, "numpy.core.multiarray", "_reconstruct");
         global(p, "numpy", "ndarray");
-        RAW(p, "K\0\x85\x94" "C\001b\x94\x87\x94R\x94(K\001");
+        RAW(p, "K\0\x85\x94"
+               "C\001b\x94\x87\x94R\x94(K\001");
     }
     for (int i = 0; i < rank; i++) {
         integer(p, shape[i]);
@@ -160,7 +162,8 @@ static void array(pickler *p, mk_kind kind, int rank, const int64_t *shape, bool
     dtype(p, kind);
     op(p, 0x89);
     payload(p, kind, n, second, fill, ctx);
-    RAW(p, "t\x94" "b");
+    RAW(p, "t\x94"
+           "b");
 }
 
 bool mk_pickle_write(FILE *f, const mk_pickle *s, mk_fill *fill, void *ctx)
@@ -187,13 +190,22 @@ bool mk_pickle_write(FILE *f, const mk_pickle *s, mk_fill *fill, void *ctx)
     return !ferror(f);
 }
 
-/* ---- the tree --------------------------------------------------------------------------------- */
+/* ---- the tree -------------------------------------------------------------------------------- */
 
-static const char *const paths[MK_LEAVES] = {
-    "moe/linear", "moe/linear_1", "moe/linear_v", "multi_head_attention/key",
-    "multi_head_attention/linear", "multi_head_attention/query", "multi_head_attention/value",
-    "rms_norm", "rms_norm_1", "rms_norm_2", "rms_norm_3", "router", "language_model/in_out_embed",
-    "language_model/rms_norm"};
+static const char *const paths[MK_LEAVES] = {"moe/linear",
+                                             "moe/linear_1",
+                                             "moe/linear_v",
+                                             "multi_head_attention/key",
+                                             "multi_head_attention/linear",
+                                             "multi_head_attention/query",
+                                             "multi_head_attention/value",
+                                             "rms_norm",
+                                             "rms_norm_1",
+                                             "rms_norm_2",
+                                             "rms_norm_3",
+                                             "router",
+                                             "language_model/in_out_embed",
+                                             "language_model/rms_norm"};
 
 typedef struct entry {
     char path[96];
@@ -226,7 +238,8 @@ static entry *list_files(const mk_spec *s)
             if (s->experts == 1 && strncmp(p, "moe/", 4) == 0)
                 p += 4;
             if (leaf < MK_EMBEDDING)
-                snprintf(e[n].path, sizeof e[n].path, "transformer/decoder_layer_%" PRId64 "/%s", l, p);
+                snprintf(e[n].path, sizeof e[n].path, "transformer/decoder_layer_%" PRId64 "/%s", l,
+                         p);
             else
                 snprintf(e[n].path, sizeof e[n].path, "%s", p);
             e[n].layer = leaf < MK_EMBEDDING ? l : -1;
@@ -254,13 +267,24 @@ int mk_shape(const mk_spec *s, mk_leaf leaf, int64_t shape[3])
     int64_t q = s->q_heads * s->head, kv = s->kv_heads * s->head;
     int64_t in = s->d, out = 0;
     switch (leaf) {
-    case MK_GATE: case MK_UP: out = s->ffn; break;
-    case MK_DOWN: in = s->ffn; out = s->d; break;
-    case MK_KEY: case MK_VALUE: out = kv; break;
+    case MK_GATE:
+    case MK_UP: out = s->ffn; break;
+    case MK_DOWN:
+        in = s->ffn;
+        out = s->d;
+        break;
+    case MK_KEY:
+    case MK_VALUE: out = kv; break;
     case MK_QUERY: out = q; break;
-    case MK_ATTN_OUT: in = q; out = s->d; break;
+    case MK_ATTN_OUT:
+        in = q;
+        out = s->d;
+        break;
     case MK_ROUTER: out = s->experts; break;
-    case MK_EMBEDDING: in = s->vocab; out = s->d; break;
+    case MK_EMBEDDING:
+        in = s->vocab;
+        out = s->d;
+        break;
     default: shape[0] = s->d; return 1;
     }
     int rank = leaf <= MK_UP && s->experts > 1 ? 3 : 2;
@@ -275,7 +299,7 @@ int64_t mk_groups(const mk_spec *s, mk_leaf leaf)
     return leaf == MK_DOWN || leaf == MK_ATTN_OUT ? s->groups : 1;
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* splitmix64 of all that names an element. */
 static uint64_t mix(const mk_spec *s, int64_t layer, int leaf, int64_t i)
@@ -324,7 +348,7 @@ float mk_number(const mk_spec *s, int64_t layer, mk_leaf leaf, int64_t i)
     return s->kind == MK_BF16 ? oct_f32_of_bf16(oct_bf16_of_f32(v)) : v;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct source {
     const mk_spec *spec;
@@ -363,14 +387,16 @@ static bool write_config(const mk_spec *s, const char *path)
     FILE *f = fopen(path, "w");
     if (!f)
         return failed(path);
-    fprintf(f, "{\n \"vocab_size\": %" PRId64 ",\n \"pad_token\": 0,\n \"eos_token\": 2,\n"
+    fprintf(f,
+            "{\n \"vocab_size\": %" PRId64 ",\n \"pad_token\": 0,\n \"eos_token\": 2,\n"
             " \"sequence_len\": %" PRId64 ",\n \"embedding_multiplier_scale\": %.17g,\n"
             " \"output_multiplier_scale\": 0.5773502691896257,\n \"emb_size\": %" PRId64 ",\n"
-            " \"key_size\": %" PRId64 ",\n \"num_q_heads\": %" PRId64 ",\n \"num_kv_heads\": %" PRId64
-            ",\n \"num_layers\": %" PRId64 ",\n \"attn_output_multiplier\": %.17g,\n"
+            " \"key_size\": %" PRId64 ",\n \"num_q_heads\": %" PRId64
+            ",\n \"num_kv_heads\": %" PRId64 ",\n \"num_layers\": %" PRId64
+            ",\n \"attn_output_multiplier\": %.17g,\n"
             " \"num_experts\": %" PRId64 ",\n \"num_selected_experts\": %" PRId64 "\n}\n",
-            s->vocab, s->context, sqrt((double)s->d), s->d, s->head, s->q_heads, s->kv_heads, s->layers,
-            1 / sqrt((double)s->head), s->experts, s->used);
+            s->vocab, s->context, sqrt((double)s->d), s->d, s->head, s->q_heads, s->kv_heads,
+            s->layers, 1 / sqrt((double)s->head), s->experts, s->used);
     return fclose(f) == 0 || failed(path);
 }
 

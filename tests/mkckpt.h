@@ -12,8 +12,21 @@ typedef enum mk_kind { MK_INT8, MK_F32, MK_BF16 } mk_kind;
 
 /* Leaves by their path below transformer/decoder_layer_N (moe/ is dropped for dense models). */
 typedef enum mk_leaf {
-    MK_GATE, MK_DOWN, MK_UP, MK_KEY, MK_ATTN_OUT, MK_QUERY, MK_VALUE,
-    MK_NORM0, MK_NORM1, MK_NORM2, MK_NORM3, MK_ROUTER, MK_EMBEDDING, MK_NORM_FINAL, MK_LEAVES
+    MK_GATE,
+    MK_DOWN,
+    MK_UP,
+    MK_KEY,
+    MK_ATTN_OUT,
+    MK_QUERY,
+    MK_VALUE,
+    MK_NORM0,
+    MK_NORM1,
+    MK_NORM2,
+    MK_NORM3,
+    MK_ROUTER,
+    MK_EMBEDDING,
+    MK_NORM_FINAL,
+    MK_LEAVES
 } mk_leaf;
 
 typedef struct mk_spec {
@@ -23,10 +36,12 @@ typedef struct mk_spec {
     uint64_t seed;
 } mk_spec;
 
-/* Makes dir, dir/ckpt-0 with all files, and dir/config.json. Prints what failed and returns false. */
+/* Makes dir, dir/ckpt-0 with all files, and dir/config.json. Prints what failed and returns
+ * false. */
 bool mk_write(const mk_spec *s, const char *dir);
 
-/* Number of files; the name of file i, "tensor00002_000"; which leaf of which layer (-1) it holds. */
+/* Number of files; the name of file i, "tensor00002_000"; which leaf of which layer (-1) it
+ * holds. */
 int64_t mk_n_files(const mk_spec *s);
 void mk_file_name(int64_t i, char out[32]);
 void mk_file_leaf(const mk_spec *s, int64_t i, mk_leaf *leaf, int64_t *layer);

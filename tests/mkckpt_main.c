@@ -8,15 +8,25 @@
 int main(int argc, char **argv)
 {
     /* Grok-1's shapes with one layer. */
-    mk_spec s = {.layers = 1, .vocab = 131072, .d = 6144, .ffn = 32768, .q_heads = 48, .kv_heads = 8,
-                 .head = 128, .experts = 8, .used = 2, .context = 8192, .groups = 8, .seed = 1};
+    mk_spec s = {.layers = 1,
+                 .vocab = 131072,
+                 .d = 6144,
+                 .ffn = 32768,
+                 .q_heads = 48,
+                 .kv_heads = 8,
+                 .head = 128,
+                 .experts = 8,
+                 .used = 2,
+                 .context = 8192,
+                 .groups = 8,
+                 .seed = 1};
     const struct {
         const char *name;
         int64_t *value;
-    } fields[] = {{"layers", &s.layers}, {"vocab", &s.vocab}, {"d", &s.d}, {"ffn", &s.ffn},
-                  {"q_heads", &s.q_heads}, {"kv_heads", &s.kv_heads}, {"head", &s.head},
-                  {"experts", &s.experts}, {"used", &s.used}, {"context", &s.context},
-                  {"groups", &s.groups}};
+    } fields[] = {{"layers", &s.layers},   {"vocab", &s.vocab},     {"d", &s.d},
+                  {"ffn", &s.ffn},         {"q_heads", &s.q_heads}, {"kv_heads", &s.kv_heads},
+                  {"head", &s.head},       {"experts", &s.experts}, {"used", &s.used},
+                  {"context", &s.context}, {"groups", &s.groups}};
     if (argc < 2) {
         fprintf(stderr, "usage: mkckpt DIR [kind=int8|f32|bf16] [seed=N]");
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)

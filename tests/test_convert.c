@@ -1,6 +1,6 @@
-/* test_convert.c: the numbers in a converted file are the checkpoint's. The file is unpacked here from
- * its description (convert/FORMAT.md), without the library's packing code; what the checkpoint holds
- * is known from the generator's formula. */
+/* test_convert.c: the numbers in a converted file are the checkpoint's. The file is unpacked here
+ * from its description (convert/FORMAT.md), without the library's packing code; what the checkpoint
+ * holds is known from the generator's formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,23 +15,41 @@
 #include "f16.h"
 #include "gguf.h"
 
-static const mk_spec dense = {.layers = 2, .vocab = 50, .d = 42, .ffn = 81, .q_heads = 6,
-                              .kv_heads = 3, .head = 10, .experts = 1, .used = 1, .context = 64,
-                              .groups = 3, .seed = 9};
+static const mk_spec dense = {.layers = 2,
+                              .vocab = 50,
+                              .d = 42,
+                              .ffn = 81,
+                              .q_heads = 6,
+                              .kv_heads = 3,
+                              .head = 10,
+                              .experts = 1,
+                              .used = 1,
+                              .context = 64,
+                              .groups = 3,
+                              .seed = 9};
 /* Units of more than 16 MiB (2 MiB alignment) that are made in several pieces; one slice. */
-static const mk_spec wide = {.layers = 1, .vocab = 3000, .d = 2048, .ffn = 4160, .q_heads = 12,
-                             .kv_heads = 1, .head = 160, .experts = 1, .used = 1, .context = 64,
-                             .groups = 8, .seed = 11};
+static const mk_spec wide = {.layers = 1,
+                             .vocab = 3000,
+                             .d = 2048,
+                             .ffn = 4160,
+                             .q_heads = 12,
+                             .kv_heads = 1,
+                             .head = 160,
+                             .experts = 1,
+                             .used = 1,
+                             .context = 64,
+                             .groups = 8,
+                             .seed = 11};
 
-/* ---- unpacking -------------------------------------------------------------------------------- */
+/* ---- unpacking ------------------------------------------------------------------------------- */
 
 /* A packed tensor as FORMAT.md describes it. */
 typedef struct packed {
     uint8_t *at;
-    size_t stride;   /* of a unit */
+    size_t stride; /* of a unit */
     int64_t slices;
-    int64_t groups;  /* of a unit */
-    int64_t group;   /* inputs of a group */
+    int64_t groups; /* of a unit */
+    int64_t group;  /* inputs of a group */
     bool split_in;
     int64_t n_parts;
     bool interleaved;
@@ -62,7 +80,8 @@ static uint8_t *panel_of(const packed *p, int64_t expert, int64_t slice, int par
         panel = c / 64;
         *lane = c % 64;
     }
-    return p->at + p->stride * (size_t)(expert * p->slices + slice) + (size_t)panel * panel_bytes(p);
+    return p->at + p->stride * (size_t)(expert * p->slices + slice) +
+           (size_t)panel * panel_bytes(p);
 }
 
 /* Where input i (of the whole matrix) and channel c (of the whole part) lie. */
@@ -81,7 +100,7 @@ static uint8_t *scale_at(const packed *p, int64_t expert, int part, int64_t grou
     return panel + p->groups * quads(p) * 256 + group % p->groups * 128 + lane * 2;
 }
 
-/* ---- a file and its checkpoint ---------------------------------------------------------------- */
+/* ---- a file and its checkpoint --------------------------------------------------------------- */
 
 typedef struct file {
     const mk_spec *spec;
@@ -138,8 +157,10 @@ static packed find_packed(const file *f, int64_t layer, int m)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)layer, matrices[m].name);
-    packed p = {.at = tensor(f, layer, matrices[m].name), .slices = f->slices,
-                .split_in = matrices[m].split_in, .interleaved = matrices[m].interleaved,
+    packed p = {.at = tensor(f, layer, matrices[m].name),
+                .slices = f->slices,
+                .split_in = matrices[m].split_in,
+                .interleaved = matrices[m].interleaved,
                 .n_parts = matrices[m].n};
     int64_t shape[3];
     int rank = mk_shape(f->spec, matrices[m].leaf[0], shape);
@@ -205,8 +226,8 @@ static int64_t count_embedding(const file *f)
             for (int64_t i = 0; i < s->d; i++) {
                 int64_t v = k * rows + r;
                 bool real = r < rows && v < s->vocab;
-                uint16_t b, want = real ? oct_bf16_of_f32(mk_number(s, -1, MK_EMBEDDING,
-                                                                    v * s->d + i)) : 0;
+                uint16_t b,
+                    want = real ? oct_bf16_of_f32(mk_number(s, -1, MK_EMBEDDING, v * s->d + i)) : 0;
                 memcpy(&b, at + 2 * ((k * pad + r) * s->d + i), 2);
                 wrong += b != want;
             }
@@ -218,8 +239,11 @@ static int64_t count_rest(const file *f)
     static const struct {
         const char *name;
         mk_leaf leaf;
-    } vectors[] = {{"attn_norm", MK_NORM0}, {"attn_output_norm", MK_NORM1}, {"ffn_norm", MK_NORM2},
-                   {"layer_output_norm", MK_NORM3}, {"ffn_gate_inp", MK_ROUTER}};
+    } vectors[] = {{"attn_norm", MK_NORM0},
+                   {"attn_output_norm", MK_NORM1},
+                   {"ffn_norm", MK_NORM2},
+                   {"layer_output_norm", MK_NORM3},
+                   {"ffn_gate_inp", MK_ROUTER}};
     int64_t wrong = count_embedding(f) + count_vector(f, -1, "output_norm", MK_NORM_FINAL);
     for (int64_t l = 0; l < f->spec->layers; l++)
         for (int v = 0; v < 5; v++)
@@ -246,7 +270,7 @@ static void convert(const rig_dir *d, oct_convert_report *r)
         fail_msg("%s", err.text);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void check_equal(const mk_spec *s, int64_t slices)
 {
@@ -338,12 +362,21 @@ static void test_swaps_are_seen(void **state)
     rig_free(&d);
 }
 
-/* The released framing with real weights: payloads at the places that are known from xAI's files. */
+/* The released framing with real weights: payloads at the places that are known from xAI's
+ * files. */
 static void test_shipped_model(void **state)
 {
     (void)state;
-    static const mk_spec tiny = {.layers = 6, .vocab = 4096, .d = 256, .ffn = 256, .q_heads = 16,
-                                 .kv_heads = 8, .head = 16, .experts = 8, .used = 2, .groups = 8};
+    static const mk_spec tiny = {.layers = 6,
+                                 .vocab = 4096,
+                                 .d = 256,
+                                 .ffn = 256,
+                                 .q_heads = 16,
+                                 .kv_heads = 8,
+                                 .head = 16,
+                                 .experts = 8,
+                                 .used = 2,
+                                 .groups = 8};
     static const struct {
         int slot, m, part;
         size_t at, scales_at;
@@ -372,7 +405,8 @@ static void test_shipped_model(void **state)
                 const uint8_t *w = source.data + known[k].at + e * n_in * n_out;
                 const uint8_t *scales = source.data + known[k].scales_at + 2 * e * groups * n_out;
                 for (int64_t i = 0; i < n_in * n_out; i++)
-                    wrong += (*weight_at(&q, e, known[k].part, i / n_out, i % n_out) ^ 0x80) != w[i];
+                    wrong +=
+                        (*weight_at(&q, e, known[k].part, i / n_out, i % n_out) ^ 0x80) != w[i];
                 for (int64_t i = 0; i < groups * n_out; i++)
                     wrong += memcmp(scale_at(&q, e, known[k].part, i / n_out, i % n_out),
                                     scales + 2 * i, 2) != 0;
@@ -392,8 +426,8 @@ static void test_shipped_model(void **state)
     rig_free(&d);
 }
 
-/* Plain matrices: every weight within half a step, the largest of each group at the end of the scale;
- * everything else as for int8. */
+/* Plain matrices: every weight within half a step, the largest of each group at the end of the
+ * scale; everything else as for int8. */
 static void check_quantised(mk_kind kind)
 {
     mk_spec s = rig_small;
@@ -414,7 +448,8 @@ static void check_quantised(mk_kind kind)
             mk_leaf leaf = matrices[m].leaf[part];
             int64_t shape[3];
             int rank = mk_shape(&s, leaf, shape);
-            int64_t n_in = shape[rank - 2], n_out = shape[rank - 1], e = rank == 3 ? shape[0] - 1 : 0;
+            int64_t n_in = shape[rank - 2], n_out = shape[rank - 1],
+                    e = rank == 3 ? shape[0] - 1 : 0;
             for (int64_t c = 0; c < n_out; c++)
                 for (int64_t i = 0; i < n_in; i++) {
                     float w = mk_number(&s, 1, leaf, (e * n_in + i) * n_out + c);
@@ -454,8 +489,8 @@ static void test_threads_and_sums(void **state)
     for (int threads = 1; threads <= 5; threads += 2) {
         oct_convert_report r;
         oct_error err = {0};
-        oct_convert_params p = {.checkpoint = d.ckpt, .out = d.out, .no_tokenizer = true,
-                                .n_threads = threads};
+        oct_convert_params p = {
+            .checkpoint = d.ckpt, .out = d.out, .no_tokenizer = true, .n_threads = threads};
         if (rig_convert_with(&p, &r, &err) != OCT_OK)
             fail_msg("%s", err.text);
         oct_convert_report_free(&r);
@@ -471,7 +506,8 @@ static void test_threads_and_sums(void **state)
     const void *sums = NULL;
     uint64_t n = 0;
     assert_int_equal(oct_gguf_open(d.out, &g, &err), OCT_OK);
-    assert_int_equal(oct_gguf_get_array(g, "octet.tensor_xxh3", OCT_GGUF_U64, &sums, &n, &err), OCT_OK);
+    assert_int_equal(oct_gguf_get_array(g, "octet.tensor_xxh3", OCT_GGUF_U64, &sums, &n, &err),
+                     OCT_OK);
     assert_int_equal(n, oct_gguf_n_tensors(g));
     for (int64_t i = 0; i < (int64_t)n; i++) {
         const oct_gguf_tensor *t = oct_gguf_tensor_at(g, i);
@@ -489,8 +525,8 @@ static void test_threads_and_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts), cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_pieces), cmocka_unit_test(test_swaps_are_seen),
+        cmocka_unit_test(test_experts),       cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_pieces),        cmocka_unit_test(test_swaps_are_seen),
         cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_quantise_f32),
         cmocka_unit_test(test_quantise_bf16), cmocka_unit_test(test_threads_and_sums),
     };

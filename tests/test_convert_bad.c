@@ -27,12 +27,13 @@ static mk_spec two_layers(void)
 }
 
 /* Fails with all of the words in its message, and leaves nothing. Returns the report. */
-static oct_convert_report fails(const rig_dir *d, const oct_convert_params *params, oct_status status,
-                                const char *one, const char *two)
+static oct_convert_report fails(const rig_dir *d, const oct_convert_params *params,
+                                oct_status status, const char *one, const char *two)
 {
     oct_convert_report r;
     oct_error err;
-    oct_convert_params p = {.checkpoint = d->ckpt, .out = d->out, .no_tokenizer = true, .n_threads = 2};
+    oct_convert_params p = {
+        .checkpoint = d->ckpt, .out = d->out, .no_tokenizer = true, .n_threads = 2};
     oct_status s = rig_convert_with(params ? params : &p, &r, &err);
     if (s != status || !strstr(err.text, one) || !strstr(err.text, two))
         fail_msg("expected status %d with \"%s\" and \"%s\", found %d: %s", status, one, two, s,
@@ -48,7 +49,7 @@ static void fails_freed(const rig_dir *d, const oct_convert_params *params, oct_
     oct_convert_report_free(&r);
 }
 
-/* ---- files of the checkpoint ------------------------------------------------------------------ */
+/* ---- files of the checkpoint ----------------------------------------------------------------- */
 
 static bool listed(const oct_convert_report *r, const char *file, const char *what)
 {
@@ -121,7 +122,8 @@ static void test_odd_shape(void **state)
     e = rig_new(&odd);
     assert_int_equal(rename(rig_file(&e, 2, from), rig_file(&d, 2, path)), 0);
     oct_convert_report r = fails(&d, NULL, OCT_ERR_FORMAT, "1 problem ", "tensor00002_000");
-    assert_true(listed(&r, "decoder_layer_0/moe/linear)", "expected int8[3,54,216], found int8[3,54,224]"));
+    assert_true(
+        listed(&r, "decoder_layer_0/moe/linear)", "expected int8[3,54,216], found int8[3,54,224]"));
     assert_int_equal(r.problems.n, 1);
     oct_convert_report_free(&r);
     rig_free(&e);
@@ -151,14 +153,17 @@ static void test_command_is_not_run(void **state)
     rig_dir d = rig_new(&s);
     char path[160], flag[100], pickle[300];
     snprintf(flag, sizeof flag, "%s/ran", d.path);
-    int n = snprintf(pickle, sizeof pickle, "\x80\x04" "cos\nsystem\n(S'touch %s'\ntR.", flag);
+    int n = snprintf(pickle, sizeof pickle,
+                     "\x80\x04"
+                     "cos\nsystem\n(S'touch %s'\ntR.",
+                     flag);
     rig_write_file(rig_file(&d, 9, path), pickle, (size_t)n);
     fails_freed(&d, NULL, OCT_ERR_FORMAT, "tensor00009_000", "global os.system");
     assert_int_not_equal(access(flag, F_OK), 0);
     rig_free(&d);
 }
 
-/* ---- configuration ---------------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 /* Replaces the line of a key in config.json (value NULL: takes it out). */
 static void set_config(const rig_dir *d, const char *key, const char *value)
@@ -217,12 +222,13 @@ static void test_contradictions(void **state)
         {"output_multiplier_scale", "true", OCT_ERR_FORMAT, "output_multiplier_scale", "a number"},
         {"pad_token", "-2", OCT_ERR_FORMAT, "pad_token", "-2"},
         {"eos_token", "77", OCT_ERR_SHAPE, "eos_id", "77"},
-        {"attn_output_multiplier", NULL, OCT_ERR_FORMAT, "lacks attn_output_multiplier", "vocab_size is 77"},
+        {"attn_output_multiplier", NULL, OCT_ERR_FORMAT, "lacks attn_output_multiplier",
+         "vocab_size is 77"},
         {"key_size", NULL, OCT_ERR_FORMAT, "lacks key_size", "config.json"},
         {"pad_token", NULL, OCT_ERR_FORMAT, "lacks pad_token", "config.json"},
         {"key_size", "6, \"key_size\": 6", OCT_ERR_FORMAT, "not JSON", "key_size"},
-        {"key_size", "6, \"widening_factor\": 8", OCT_ERR_SHAPE, "widening_factor 8 (an FFN of 288)",
-         "FFN of 216"},
+        {"key_size", "6, \"widening_factor\": 8", OCT_ERR_SHAPE,
+         "widening_factor 8 (an FFN of 288)", "FFN of 216"},
     };
     mk_spec s = two_layers();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -245,8 +251,8 @@ static void test_config_files(void **state)
     snprintf(elsewhere, sizeof elsewhere, "%s/other.json", d.path);
     assert_int_equal(rename(config, elsewhere), 0);
     fails_freed(&d, NULL, OCT_ERR_ARG, "config.json is needed", d.ckpt);
-    oct_convert_params p = {.checkpoint = d.ckpt, .out = d.out, .no_tokenizer = true,
-                            .config = "absent.json"};
+    oct_convert_params p = {
+        .checkpoint = d.ckpt, .out = d.out, .no_tokenizer = true, .config = "absent.json"};
     fails_freed(&d, &p, OCT_ERR_IO, "absent.json", "No such file");
     p.config = d.ckpt;
     fails_freed(&d, &p, OCT_ERR_IO, d.ckpt, "directory");
@@ -275,11 +281,18 @@ static void test_config_files(void **state)
 static void test_grok1_needs_no_config(void **state)
 {
     (void)state;
-    oct_ckpt c = {.dir = (char[]){"d"}, .n_layers = 64, .n_leaves = 770,
-                  .dim = {[OCT_CKPT_VOCAB] = 131072, [OCT_CKPT_MODEL] = 6144, [OCT_CKPT_FFN] = 32768,
-                          [OCT_CKPT_EXPERTS] = 8, [OCT_CKPT_Q_WIDTH] = 6144,
-                          [OCT_CKPT_KV_WIDTH] = 1024, [OCT_CKPT_QKV_GROUPS] = 1,
-                          [OCT_CKPT_ATTN_OUT_GROUPS] = 8, [OCT_CKPT_GATE_UP_GROUPS] = 1,
+    oct_ckpt c = {.dir = (char[]){"d"},
+                  .n_layers = 64,
+                  .n_leaves = 770,
+                  .dim = {[OCT_CKPT_VOCAB] = 131072,
+                          [OCT_CKPT_MODEL] = 6144,
+                          [OCT_CKPT_FFN] = 32768,
+                          [OCT_CKPT_EXPERTS] = 8,
+                          [OCT_CKPT_Q_WIDTH] = 6144,
+                          [OCT_CKPT_KV_WIDTH] = 1024,
+                          [OCT_CKPT_QKV_GROUPS] = 1,
+                          [OCT_CKPT_ATTN_OUT_GROUPS] = 8,
+                          [OCT_CKPT_GATE_UP_GROUPS] = 1,
                           [OCT_CKPT_DOWN_GROUPS] = 8}};
     oct_grok_config g;
     oct_error err = {0};
@@ -303,12 +316,13 @@ static void test_grok1_needs_no_config(void **state)
         err = (oct_error){0};
         assert_int_equal(oct_hparams_resolve(&other, NULL, NULL, "here", &g, &err), OCT_ERR_ARG);
         assert_non_null(strstr(err.text, "config.json is needed"));
-        assert_non_null(strstr(err.text, what == 0 ? "num_layers is 63" : what == 1 ? "32760"
-                                                                                    : "131073"));
+        assert_non_null(strstr(err.text, what == 0   ? "num_layers is 63"
+                                         : what == 1 ? "32760"
+                                                     : "131073"));
     }
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static void poke(const rig_dir *d, int file, size_t at, const void *v, size_t n)
 {
@@ -368,7 +382,7 @@ static void test_not_finite(void **state)
     }
 }
 
-/* ---- tokenizer -------------------------------------------------------------------------------- */
+/* ---- tokenizer ------------------------------------------------------------------------------- */
 
 static void test_tokenizer(void **state)
 {
@@ -408,7 +422,7 @@ static void test_tokenizer(void **state)
     rig_free(&d);
 }
 
-/* ---- output ----------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static void test_output(void **state)
 {
@@ -455,7 +469,7 @@ static void test_output(void **state)
     rig_free(&d);
 }
 
-/* ---- interruptions ---------------------------------------------------------------------------- */
+/* ---- interruptions --------------------------------------------------------------------------- */
 
 typedef struct interrupt {
     oct_convert_phase phase;
@@ -483,8 +497,12 @@ static void test_cancel(void **state)
     rig_dir d = rig_new(&rig_small);
     for (int k = 0; k < 3; k++) {
         interrupt i = {.phase = phases[k]};
-        oct_convert_params p = {.checkpoint = d.ckpt, .out = d.out, .no_tokenizer = true,
-                                .n_threads = 2, .progress = halfway, .progress_ctx = &i,
+        oct_convert_params p = {.checkpoint = d.ckpt,
+                                .out = d.out,
+                                .no_tokenizer = true,
+                                .n_threads = 2,
+                                .progress = halfway,
+                                .progress_ctx = &i,
                                 .cancel = &i.cancel};
         fails_freed(&d, &p, OCT_ERR_CANCELLED, "cancelled", "");
         assert_true(i.saw_temp);
@@ -502,8 +520,12 @@ static void test_kill(void **state)
         assert_true(child >= 0);
         if (child == 0) {
             interrupt i = {.phase = k ? OCT_CONVERT_VERIFY : OCT_CONVERT_WRITE, .kill = true};
-            oct_convert_params p = {.checkpoint = d.ckpt, .out = d.out, .no_tokenizer = true,
-                                    .n_threads = 2, .progress = halfway, .progress_ctx = &i};
+            oct_convert_params p = {.checkpoint = d.ckpt,
+                                    .out = d.out,
+                                    .no_tokenizer = true,
+                                    .n_threads = 2,
+                                    .progress = halfway,
+                                    .progress_ctx = &i};
             oct_convert_report r = {0};
             oct_error err = {0};
             _exit(oct_convert(&p, &r, &err) == OCT_OK ? 0 : 1);
@@ -527,11 +549,28 @@ static void test_kill(void **state)
 static void test_sigterm(void **state)
 {
     (void)state;
-    mk_spec s = {.layers = 2, .vocab = 1000, .d = 1024, .ffn = 4096, .q_heads = 16, .kv_heads = 8,
-                 .head = 64, .experts = 8, .used = 2, .context = 64, .groups = 8, .seed = 5};
+    mk_spec s = {.layers = 2,
+                 .vocab = 1000,
+                 .d = 1024,
+                 .ffn = 4096,
+                 .q_heads = 16,
+                 .kv_heads = 8,
+                 .head = 64,
+                 .experts = 8,
+                 .used = 2,
+                 .context = 64,
+                 .groups = 8,
+                 .seed = 5};
     rig_dir d = rig_new(&s);
-    char *argv[] = {(char[]){"octet"}, (char[]){"convert"}, d.ckpt, (char[]){"-o"}, d.out,
-                    (char[]){"--no-tokenizer"}, (char[]){"-t"}, (char[]){"1"}, NULL};
+    char *argv[] = {(char[]){"octet"},
+                    (char[]){"convert"},
+                    d.ckpt,
+                    (char[]){"-o"},
+                    d.out,
+                    (char[]){"--no-tokenizer"},
+                    (char[]){"-t"},
+                    (char[]){"1"},
+                    NULL};
     posix_spawn_file_actions_t io;
     posix_spawn_file_actions_init(&io);
     posix_spawn_file_actions_addopen(&io, 2, "/dev/null", O_WRONLY, 0);
@@ -552,12 +591,19 @@ static void test_sigterm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_problem_is_listed), cmocka_unit_test(test_odd_shape),
-        cmocka_unit_test(test_wrong_folder), cmocka_unit_test(test_command_is_not_run),
-        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_config_files),
-        cmocka_unit_test(test_grok1_needs_no_config), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_output),
-        cmocka_unit_test(test_cancel), cmocka_unit_test(test_kill), cmocka_unit_test(test_sigterm),
+        cmocka_unit_test(test_every_problem_is_listed),
+        cmocka_unit_test(test_odd_shape),
+        cmocka_unit_test(test_wrong_folder),
+        cmocka_unit_test(test_command_is_not_run),
+        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_config_files),
+        cmocka_unit_test(test_grok1_needs_no_config),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_sigterm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

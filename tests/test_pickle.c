@@ -1,5 +1,5 @@
-/* test_pickle.c: what the reader of checkpoint files accepts, and that it refuses everything else by
- * name. Bad files are a good one with a few bytes changed. */
+/* test_pickle.c: what the reader of checkpoint files accepts, and that it refuses everything else
+ * by name. Bad files are a good one with a few bytes changed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,7 +82,7 @@ static void refused(bytes b, const char *what, const char *says)
         fail_msg("%s: expected \"%s\" in the message, found: %s", what, says, err.text);
 }
 
-/* ---- good files ------------------------------------------------------------------------------- */
+/* ---- good files ------------------------------------------------------------------------------ */
 
 static void test_shipped_files(void **state)
 {
@@ -112,7 +112,8 @@ static void test_shipped_files(void **state)
             fail_msg("%s", err.text);
         assert_int_equal(p.quantised, known[i].quantised);
         assert_int_equal(p.weight.rank, known[i].rank);
-        assert_memory_equal(p.weight.shape, known[i].shape, sizeof(int64_t) * (size_t)known[i].rank);
+        assert_memory_equal(p.weight.shape, known[i].shape,
+                            sizeof(int64_t) * (size_t)known[i].rank);
         assert_int_equal(p.weight.at, known[i].at);
         assert_int_equal(p.weight.dtype, known[i].quantised ? OCT_PICKLE_I8 : OCT_PICKLE_F32);
         if (known[i].quantised) {
@@ -145,7 +146,7 @@ static void test_framing_sizes(void **state)
         }
 }
 
-/* ---- bad files -------------------------------------------------------------------------------- */
+/* ---- bad files ------------------------------------------------------------------------------- */
 
 /* Place of the k-th occurrence of a pattern. */
 static size_t find(bytes b, const char *pattern, size_t n, int k)
@@ -159,7 +160,8 @@ static size_t find(bytes b, const char *pattern, size_t n, int k)
 
 #define S(literal) literal, sizeof(literal) - 1
 
-/* One place of a good file changed: the k-th occurrence of `from` becomes `to`, of the same length. */
+/* One place of a good file changed: the k-th occurrence of `from` becomes `to`, of the same
+ * length. */
 typedef struct change {
     const char *what;
     mk_kind kind;
@@ -184,7 +186,13 @@ static const change changes[] = {
     {"dtype version", MK_F32, S("(K\x03"), 0, "(K\x04", "state"},
     {"structured dtype", MK_F32, S("NNNJ"), 0, "NN\x88J", "structured"},
     {"element size", MK_BF16, S("NNNK\x02"), 0, "NNNK\x04", "element size 4 of a bf16"},
-    {"Fortran order", MK_F32, S("t\x94" "b\x89"), 0, "t\x94" "b\x88", "Fortran order"},
+    {"Fortran order", MK_F32,
+     S("t\x94"
+       "b\x89"),
+     0,
+     "t\x94"
+     "b\x88",
+     "Fortran order"},
     {"array version", MK_F32, S("(K\x01"), 0, "(K\x02", "(1, shape, dtype, bool, bytes)"},
     {"rows", MK_F32, S("K\x06K\x07"), 0, "K\x05K\x07", "the shape has 35 elements"},
     {"zero rows", MK_F32, S("K\x06K\x07"), 0, "K\0K\x07", "not a positive integer"},
@@ -198,10 +206,28 @@ static const change changes[] = {
     {"memo", MK_F32, S("h\x03\x8c\x05"), 0, "h\x63\x8c\x05", "memo entry 99"},
     {"one key twice", MK_INT8, S("scales"), 0, "weight", "set twice"},
     {"another key", MK_INT8, S("scales"), 0, "scalez", "other than weight and scales"},
-    {"state twice", MK_F32, S("\x94" "b."), 0, "bb.", "empty"},
-    {"no end", MK_F32, S("\x94" "b."), 0, "\x94" "bN", "without STOP"},
-    {"too much left", MK_F32, S("\x94" "b."), 0, "bN.", "values are left"},
-    {"no state", MK_F32, S("t\x94" "b."), 0, "t\x94" "0.", "POP"},
+    {"state twice", MK_F32,
+     S("\x94"
+       "b."),
+     0, "bb.", "empty"},
+    {"no end", MK_F32,
+     S("\x94"
+       "b."),
+     0,
+     "\x94"
+     "bN",
+     "without STOP"},
+    {"too much left", MK_F32,
+     S("\x94"
+       "b."),
+     0, "bN.", "values are left"},
+    {"no state", MK_F32,
+     S("t\x94"
+       "b."),
+     0,
+     "t\x94"
+     "0.",
+     "POP"},
 };
 
 static void test_changes(void **state)
@@ -278,7 +304,10 @@ static void test_command_is_not_run(void **state)
     refused(b, "posix.system", "global posix.system");
     free(b.data);
     char old[256];
-    n = (size_t)snprintf(old, sizeof old, "\x80\x04" "cos\nsystem\n(S'%s'\ntR.", command);
+    n = (size_t)snprintf(old, sizeof old,
+                         "\x80\x04"
+                         "cos\nsystem\n(S'%s'\ntR.",
+                         command);
     b = copy(old, n);
     refused(b, "os.system", "global os.system");
     free(b.data);
@@ -369,10 +398,14 @@ static void test_any_byte(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shipped_files), cmocka_unit_test(test_framing_sizes),
-        cmocka_unit_test(test_changes), cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_command_is_not_run), cmocka_unit_test(test_bombs),
-        cmocka_unit_test(test_not_pickles), cmocka_unit_test(test_any_byte),
+        cmocka_unit_test(test_shipped_files),
+        cmocka_unit_test(test_framing_sizes),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_command_is_not_run),
+        cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_not_pickles),
+        cmocka_unit_test(test_any_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
