@@ -86,12 +86,12 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
     const int16_t *a[LINEAR_TILE];
     const char *row[LINEAR_TILE];
     __m256i acc[LINEAR_TILE][8];
-    V_UNROLL for (int r = 0; r < n; r++) {
+    V_EACH (r, n) {
         row[r] = k->rows[r0 + r];
         a[r] = (const int16_t *)(const void *)(row[r] + l->digits_at) + k->group * l->group_pad +
                k->block_start;
         const int32_t *sums = (const int32_t *)(const void *)(row[r] + l->sums_at);
-        V_UNROLL for (int c = 0; c < width; c++)
+        V_EACH (c, width)
             acc[r][c] = _mm256_set1_epi32(-128 * sums[block]);
     }
     const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
@@ -105,14 +105,16 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
         }
         /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights and
          * a pair of activations, the 16 registers just suffice. */
-        V_UNROLL for (int c = 0; c < width; c += 2) {
+        V_EACH (half, width / 2) {
+            const int c = 2 * half;
             __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
             __m256i u1 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c + 32));
             __m256i odd0 = _mm256_srli_epi16(u0, 8), odd1 = _mm256_srli_epi16(u1, 8);
-            __m256i even0 = _mm256_and_si256(u0, even_mask), even1 = _mm256_and_si256(u1, even_mask);
+            __m256i even0 = _mm256_and_si256(u0, even_mask),
+                    even1 = _mm256_and_si256(u1, even_mask);
             if (lines == 4)
                 _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T1);
-            V_UNROLL for (int r = 0; r < n; r++) {
+            V_EACH (r, n) {
                 __m256i pair = pair_at(a[r] + i);
                 madd_add(&acc[r][c], even0, pair);
                 madd_add(&acc[r][c + 1], even1, pair);
@@ -123,21 +125,21 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
         }
         w += 256;
     }
-    V_UNROLL for (int r = 0; r < n; r++) {
+    V_EACH (r, n) {
         __m256 s = _mm256_set1_ps(((const float *)(const void *)row[r])[block]);
         float *t = k->t + (r0 + r) * OCT_Q8_PANEL + lane;
-        V_UNROLL for (int c = 0; c < width; c++) {
+        V_EACH (c, width) {
             __m256 sum = _mm256_cvtepi32_ps(acc[r][c]);
             _mm256_store_ps(t + 8 * c, _mm256_fmadd_ps(sum, s, _mm256_load_ps(t + 8 * c)));
         }
     }
 }
 
-#define LINEAR_CASE(n, lines)                                                                  \
-    V_NOINLINE void linear_##n##_##lines(const linear_tiles *k, int64_t r0, int64_t lane,      \
-                                         const char *ahead, int64_t ahead_step)                \
-    {                                                                                          \
-        linear_tile(k, n, 8 / n, r0, lane, lines, ahead, ahead_step);                          \
+#define LINEAR_CASE(n, lines)                                                             \
+    V_NOINLINE void linear_##n##_##lines(const linear_tiles *k, int64_t r0, int64_t lane, \
+                                         const char *ahead, int64_t ahead_step)           \
+    {                                                                                     \
+        linear_tile(k, n, 8 / n, r0, lane, lines, ahead, ahead_step);                     \
     }
 LINEAR_CASE(1, 4)
 LINEAR_CASE(1, 2)

@@ -51,8 +51,8 @@ V_INLINE void act_sum(vi16 a, vi16 *hi, vi16 *lo)
 }
 
 enum {
-    LINEAR_CHUNK = 96, /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 3,   /* rows in registers: 3 x 2 digits x 4 registers of 16 channels */
+    LINEAR_CHUNK = 96,  /* rows: 24 KiB of running sums */
+    LINEAR_TILE = 3,    /* rows in registers: 3 x 2 digits x 4 registers of 16 channels */
     STREAM_AHEAD = 4096 /* bytes fetched ahead where the panel comes from memory */
 };
 
@@ -89,12 +89,12 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, c
     const int8_t *hi[LINEAR_TILE], *lo[LINEAR_TILE];
     const char *row[LINEAR_TILE];
     __m512i h[LINEAR_TILE][4], o[LINEAR_TILE][4];
-    V_UNROLL for (int r = 0; r < n; r++) {
+    V_EACH (r, n) {
         row[r] = k->rows[r0 + r];
         hi[r] = (const int8_t *)row[r] + l->digits_at + k->group * l->group_pad + k->block_start;
         lo[r] = hi[r] + plane;
         const int32_t *sums = (const int32_t *)(const void *)(row[r] + l->sums_at);
-        V_UNROLL for (int c = 0; c < 4; c++) {
+        V_EACH (c, 4) {
             h[r][c] = _mm512_set1_epi32(-128 * sums[block]);
             o[r][c] = _mm512_set1_epi32(-128 * sums[l->n_blocks + block]);
         }
@@ -102,7 +102,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, c
     const uint8_t *w = k->weights;
     for (int64_t i = 0; i < 4 * k->n_quads; i += 4) {
         __m512i u[4];
-        V_UNROLL for (int c = 0; c < 4; c++) {
+        V_EACH (c, 4) {
             u[c] = _mm512_load_si512(w + 64 * c);
             if (lines == 4)
                 _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T1);
@@ -113,20 +113,20 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, c
                 _mm_prefetch(ahead + 64, _MM_HINT_T0);
             ahead += ahead_step;
         }
-        V_UNROLL for (int r = 0; r < n; r++) {
+        V_EACH (r, n) {
             __m512i a = quad_at(hi[r] + i);
-            V_UNROLL for (int c = 0; c < 4; c++)
+            V_EACH (c, 4)
                 dot_bytes(&h[r][c], u[c], a);
             a = quad_at(lo[r] + i);
-            V_UNROLL for (int c = 0; c < 4; c++)
+            V_EACH (c, 4)
                 dot_bytes(&o[r][c], u[c], a);
         }
         w += 256;
     }
-    V_UNROLL for (int r = 0; r < n; r++) {
+    V_EACH (r, n) {
         __m512 s = _mm512_set1_ps(((const float *)(const void *)row[r])[block]);
         float *t = k->t + (r0 + r) * OCT_Q8_PANEL;
-        V_UNROLL for (int c = 0; c < 4; c++) {
+        V_EACH (c, 4) {
             __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(h[r][c], 8), o[r][c]);
             __m512 before = _mm512_load_ps(t + 16 * c);
             _mm512_store_ps(t + 16 * c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, before));
@@ -134,11 +134,11 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, c
     }
 }
 
-#define LINEAR_CASE(n, lines)                                                             \
+#define LINEAR_CASE(n, lines)                                                                  \
     V_NOINLINE void linear_##n##_##lines(const linear_tiles *k, int64_t r0, const char *ahead, \
-                                         int64_t ahead_step)                             \
-    {                                                                                    \
-        linear_tile(k, n, r0, lines, ahead, ahead_step);                                 \
+                                         int64_t ahead_step)                                   \
+    {                                                                                          \
+        linear_tile(k, n, r0, lines, ahead, ahead_step);                                       \
     }
 LINEAR_CASE(1, 4)
 LINEAR_CASE(2, 4)

@@ -13,11 +13,12 @@
 
 #define V_INLINE static inline __attribute__((always_inline, unused))
 #define V_NOINLINE static __attribute__((noinline))
-/* Loops over tiles of registers must vanish, or the tile lives in memory. */
+/* for i in [0, n), n a constant: loops over tiles of registers must vanish, or the tile lives in
+ * memory. */
 #ifdef __clang__
-#define V_UNROLL _Pragma("clang loop unroll(full)")
+#define V_EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
-#define V_UNROLL _Pragma("GCC unroll 16")
+#define V_EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #endif
 
 #ifdef __AVX512F__
