@@ -115,8 +115,7 @@ static void fill_rope(oct_session *s)
     int64_t half = s->attn.head_dim / 2;
     float *cos = s->rope, *sin = s->rope + s->n_ctx * half;
     for (int64_t j = 0; j < half; j++) {
-        float inv_freq = (float)pow((double)s->model->config.rope_base,
-                                    -2.0 * (double)j / (double)s->attn.head_dim);
+        float inv_freq = oct_rope_inv_freq(s->model->config.rope_base, j, s->attn.head_dim);
         for (int64_t pos = 0; pos < s->n_ctx; pos++)
             oct_sincosf((float)pos * inv_freq, &sin[pos * half + j], &cos[pos * half + j]);
     }
