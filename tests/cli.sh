@@ -49,13 +49,14 @@ check "--help as alone" cmp -s out usage
 octet_ok help
 octet_ok --version
 check "--version" grep -qxE 'octet [0-9]+\.[0-9]+\.[0-9]+' out
+# shellcheck disable=SC2013
 for c in $(awk '/^commands:/ { on = 1; next } /^$/ { on = 0 } on { print $1 }' usage); do
-    octet_ok $c --help
+    octet_ok "$c" --help
     check "$c --help: usage" grep -q "^usage: octet $c " out
     check "$c --help: examples" grep -qE "^  .*octet $c " out
     check "$c --help: at most 100 columns" awk 'length > 100 { exit 1 }' out
     cp out "$c.help"
-    octet_ok help $c
+    octet_ok help "$c"
     check "help $c" cmp -s out "$c.help"
 done
 for c in run info ppl logits convert export; do
@@ -135,15 +136,15 @@ cp out batch
 check "a batch gives what each prompt gives alone" cmp batch singles
 
 # ---- run: conversation -----------------------------------------------------------------------------
-printf 'In the beginning\n' >talk
-stdin=talk
+printf 'In the beginning\n' >talk.txt
+stdin=talk.txt
 octet_ok run -m "$tiny" -i -n 40 --temp 0
 check "first turn as one prompt" is "$text"
-printf 'In the beginning\n/reset\nIn the beginning\n/quit\nnever read\n' >talk
+printf 'In the beginning\n/reset\nIn the beginning\n/quit\nnever read\n' >talk.txt
 octet_ok run -m "$tiny" -i -n 40 --temp 0
 check "/reset, /quit" is "$text
 $text"
-printf '\n' >talk
+printf '\n' >talk.txt
 octet_ok run -m "$tiny" -i -n 20 --temp 0 -p "In the beginning"
 check "an empty line goes on" is "In the beginning of the reign of Darius, in the days of his reign reign.
 And the
