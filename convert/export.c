@@ -512,8 +512,8 @@ static int is_model(const void *model_path, const struct stat *st)
 
 static oct_status export_model(exporter *x, const char *out_path)
 {
-    void *header;
-    size_t n;
+    void *header = NULL;
+    size_t n = 0;
     oct_status status;
 
     OCT_TRY(check_model(x));

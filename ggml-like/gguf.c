@@ -587,17 +587,19 @@ oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err)
 {
     const void *map;
     size_t n;
+    oct_gguf *g = NULL;
 
     *out = NULL;
     OCT_TRY(map_file(path, &map, &n, err));
-    oct_status status = oct_gguf_parse(path, n ? map : "", n, n, out, err);
-    if (status != OCT_OK) {
+    oct_status status = oct_gguf_parse(path, n ? map : "", n, n, &g, err);
+    if (!g) {
         unmap(map, n);
         return status;
     }
-    (*out)->mapped = n;
-    for (int64_t i = 0; i < (*out)->n_tensors; i++)
-        (*out)->tensors[i].data = (*out)->bytes + (*out)->tensors[i].offset;
+    g->mapped = n;
+    for (int64_t i = 0; i < g->n_tensors; i++)
+        g->tensors[i].data = g->bytes + g->tensors[i].offset;
+    *out = g;
     return OCT_OK;
 }
 

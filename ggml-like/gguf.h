@@ -54,14 +54,18 @@ const char *oct_gguf_key_at(const oct_gguf *g, int64_t i, uint32_t *type, uint32
                             uint64_t *n);
 bool oct_gguf_has(const oct_gguf *g, const char *key);
 
-/* Typed lookups (an array's data may be unaligned). Missing key or another type: an error that names key, expected, found. Integers of
+/* Typed lookups. Missing key or another type: an error that names key, expected, found. Integers of
  * any width and sign convert if the value fits. Strings: NUL-terminated copy owned by the file; a
- * string with NUL inside is refused when the file is opened. */
-OCT_MUST_CHECK oct_status oct_gguf_get_u64(const oct_gguf *g, const char *key, uint64_t *v, oct_error *err);
-OCT_MUST_CHECK oct_status oct_gguf_get_f32(const oct_gguf *g, const char *key, float *v, oct_error *err);
-OCT_MUST_CHECK oct_status oct_gguf_get_str(const oct_gguf *g, const char *key, const char **v, oct_error *err);
+ * string with NUL inside is refused when the file is opened. An array's data may be unaligned. */
+OCT_MUST_CHECK oct_status oct_gguf_get_u64(const oct_gguf *g, const char *key, uint64_t *v,
+                                           oct_error *err);
+OCT_MUST_CHECK oct_status oct_gguf_get_f32(const oct_gguf *g, const char *key, float *v,
+                                           oct_error *err);
+OCT_MUST_CHECK oct_status oct_gguf_get_str(const oct_gguf *g, const char *key, const char **v,
+                                           oct_error *err);
 OCT_MUST_CHECK oct_status oct_gguf_get_array(const oct_gguf *g, const char *key, uint32_t elem_type,
-                              const void **data, uint64_t *n, oct_error *err); /* fixed-size elements */
+                                             const void **data, uint64_t *n,
+                                             oct_error *err); /* fixed-size elements */
 /* Offset in the file of a scalar's or array's first value byte; 0 if absent. */
 uint64_t oct_gguf_value_offset(const oct_gguf *g, const char *key);
 
@@ -77,19 +81,23 @@ void oct_gguf_put_f32(oct_gguf_writer *w, const char *key, float v);
 void oct_gguf_put_bool(oct_gguf_writer *w, const char *key, bool v);
 void oct_gguf_put_str(oct_gguf_writer *w, const char *key, const char *v);
 /* n strings, each with its length (they may hold any byte but NUL). */
-void oct_gguf_put_strs(oct_gguf_writer *w, const char *key, const char *const *v, const size_t *len, uint64_t n);
-void oct_gguf_put_array(oct_gguf_writer *w, const char *key, uint32_t elem_type, const void *v, uint64_t n);
+void oct_gguf_put_strs(oct_gguf_writer *w, const char *key, const char *const *v, const size_t *len,
+                       uint64_t n);
+void oct_gguf_put_array(oct_gguf_writer *w, const char *key, uint32_t elem_type, const void *v,
+                        uint64_t n);
 /* Tensors follow each other in the order added, each padded to the alignment. Returns its index. */
-int64_t oct_gguf_put_tensor(oct_gguf_writer *w, const char *name, uint32_t dtype, int rank, const uint64_t *ne);
+int64_t oct_gguf_put_tensor(oct_gguf_writer *w, const char *name, uint32_t dtype, int rank,
+                            const uint64_t *ne);
 /* Header bytes (malloc'd, the caller frees), padded so that data starts at a multiple of
  * data_alignment (>= alignment; the padding is the value of a string key "general.padding" when it
  * exceeds what the format's own padding gives), and for every tensor its offset in the file. */
-OCT_MUST_CHECK oct_status oct_gguf_writer_header(oct_gguf_writer *w, uint64_t data_alignment, void **bytes,
-                                  size_t *n, uint64_t *offsets, oct_error *err);
+OCT_MUST_CHECK oct_status oct_gguf_writer_header(oct_gguf_writer *w, uint64_t data_alignment,
+                                                 void **bytes, size_t *n, uint64_t *offsets,
+                                                 oct_error *err);
 /* Where oct_gguf_writer_header puts the first value byte of a key already added: offset in the file
  * (for checksums, filled in last); 0: no such key. */
 uint64_t oct_gguf_writer_value_offset(const oct_gguf_writer *w, const char *key);
-/* Bytes of a tensor of this type and shape; false if it cannot be computed (overflow, block size). */
+/* Bytes of a tensor of this type and shape; false: no such number (overflow, part of a block). */
 bool oct_gguf_tensor_bytes(uint32_t dtype, int rank, const uint64_t *ne, uint64_t *bytes);
 
 #endif
