@@ -172,7 +172,7 @@ static oct_status take_tokenizer(const oct_convert_params *p, const places *wher
     if (!r->tokenizer_path)
         return oct_fail(err, OCT_ERR_ARG,
                         "tokenizer.model is needed and was found in none of %s; name "
-                        "one, or ask for a file without",
+                        "one (--tokenizer) or make a file without (--no-tokenizer)",
                         where->text);
     OCT_TRY(map_tokenizer(r->tokenizer_path, c, err));
     return check_tokenizer(r->tokenizer_path, c, &r->warnings, err);
