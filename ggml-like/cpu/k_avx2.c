@@ -47,7 +47,7 @@ V_INLINE void act_sum(vi16 a, vi16 *sum, vi16 *none)
 enum {
     LINEAR_CHUNK = 96,  /* rows: 24 KiB of running sums */
     LINEAR_TILE = 4,    /* rows in registers, with a strip of 16 channels */
-    STREAM_AHEAD = 4096 /* bytes fetched ahead where the panel comes from memory */
+    STREAM_AHEAD = 8192 /* bytes fetched ahead where the panel comes from memory */
 };
 
 /* One block of inputs of one panel against n_rows rows: t[r][lane] = fma(isum, s, t[r][lane]). */
@@ -113,7 +113,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
             __m256i even0 = _mm256_and_si256(u0, even_mask),
                     even1 = _mm256_and_si256(u1, even_mask);
             if (lines == 4)
-                _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T1);
+                _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T0);
             V_EACH (r, n) {
                 __m256i pair = pair_at(a[r] + i);
                 madd_add(&acc[r][c], even0, pair);
