@@ -31,9 +31,9 @@ typedef struct oct_export_report {
 /* Reads the model at model_path and writes out_path. A file of that name is replaced, but only by
  * a complete one; until then the data is in a temporary file beside it, which is removed on any
  * error. Streams: needs a few MiB and no more. A model that llama.cpp could not run or that Q8_0
- * does not hold is refused before anything is written (OCT_ERR_UNSUPPORTED, with the reason); scales
- * that f16 does not hold, when all have been counted. The tokenizer goes along if the model has one.
- * A dense model becomes one expert with a router of zeros, whose gate is 1. */
+ * does not hold is refused before anything is written (OCT_ERR_UNSUPPORTED, with the reason);
+ * scales that f16 does not hold, when all have been counted. The tokenizer goes along if the model
+ * has one. A dense model becomes one expert with a router of zeros, whose gate is 1. */
 OCT_MUST_CHECK oct_status oct_export_q8_0(const char *model_path, const char *out_path,
                                           const oct_export_options *options,
                                           oct_export_report *report, oct_error *err);

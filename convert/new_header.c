@@ -13,7 +13,8 @@ oct_status oct_new_header(const oct_grok_config *config, const oct_grok_tensor *
     oct_grok_config_put(config, w);
     for (int64_t i = 0; i < n; i++) {
         align = tensors[i]->align > align ? tensors[i]->align : align;
-        oct_gguf_put_tensor(w, tensors[i]->name, tensors[i]->dtype, tensors[i]->rank, tensors[i]->ne);
+        oct_gguf_put_tensor(w, tensors[i]->name, tensors[i]->dtype, tensors[i]->rank,
+                            tensors[i]->ne);
     }
     oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, sums, (uint64_t)n);
     oct_gguf_put_u64(w, OCT_GROK_KEY_HEADER_SUM, 0);

@@ -53,7 +53,8 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
     for (size_t put = 0; put < n;) {
         ssize_t got = pwrite(j->p->fd, j->chunk + put, n - put, (off_t)(at + put));
         if (got < 0 && errno != EINTR)
-            return oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write %zu bytes: %s", n, strerror(errno));
+            return oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write %zu bytes: %s", n,
+                            strerror(errno));
         put += got > 0 ? (size_t)got : 0;
     }
     j->done += n;
@@ -66,7 +67,8 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
 
 /* One panel of a unit: every byte random, padding channels and inputs with weight zero, scales of
  * about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the integers. */
-static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel, unsigned char *out)
+static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel,
+                       unsigned char *out)
 {
     size_t quads = (size_t)(l->unit_groups * l->group_quads);
     for (size_t i = 0; i < quads * 256; i += 8) {
@@ -81,7 +83,9 @@ static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t pa
         bool real = oct_q8_lane(l, slice, panel, lane, &part, &channel);
         for (int64_t g = 0; g < l->unit_groups; g++)
             scales[g * OCT_Q8_PANEL + lane] =
-                real ? oct_bf16_of_f32(scale * (0.75f + 0.5f * (float)(next(&j->rng) >> 40) * 0x1p-24f)) : 0;
+                real ? oct_bf16_of_f32(scale *
+                                       (0.75f + 0.5f * (float)(next(&j->rng) >> 40) * 0x1p-24f))
+                     : 0;
         for (size_t q = 0; q < quads; q++) {
             int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_Q8_QUAD;
             for (int64_t k = real ? left : 0; k < OCT_Q8_QUAD; k++)
@@ -94,8 +98,8 @@ static oct_status write_packed(job *j, const oct_q8_layout *l, uint64_t at, oct_
 {
     int64_t per_chunk = (int64_t)(CHUNK / l->panel_bytes);
     if (per_chunk < 1)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "synthetic model: panels of %zu bytes, at most %d",
-                        l->panel_bytes, CHUNK);
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "synthetic model: panels of %zu bytes, at most %d", l->panel_bytes, CHUNK);
     for (int64_t unit = 0; unit < l->n_experts * l->n_slices; unit++) {
         for (int64_t p = 0; p < l->n_panels; p += per_chunk) {
             int64_t n = l->n_panels - p < per_chunk ? l->n_panels - p : per_chunk;
@@ -144,9 +148,10 @@ static oct_status write_header(job *j, size_t *n, oct_error *err)
     OCT_TRY(oct_new_header(&j->p->config, j->tensors, j->sums, j->n, j->offsets, &header, n, err));
     ssize_t put = pwrite(j->p->fd, header, *n, 0);
     free(header);
-    return put == (ssize_t)*n ? OCT_OK
-                              : oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write the header: %s",
-                                         put < 0 ? strerror(errno) : "short write");
+    return put == (ssize_t)*n
+               ? OCT_OK
+               : oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write the header: %s",
+                          put < 0 ? strerror(errno) : "short write");
 }
 
 static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
@@ -163,7 +168,8 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
     for (int64_t i = 0; i < j->n; i++) {
         const oct_q8_layout *l = layout_of(j, list[i].kind);
         XXH3_64bits_reset(j->hash);
-        OCT_TRY(l ? write_packed(j, l, j->offsets[i], err) : write_plain(j, &list[i], j->offsets[i], err));
+        OCT_TRY(l ? write_packed(j, l, j->offsets[i], err)
+                  : write_plain(j, &list[i], j->offsets[i], err));
         j->sums[i] = XXH3_64bits_digest(j->hash);
     }
     return write_header(j, &header_bytes, err);
@@ -195,11 +201,27 @@ oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err)
 
 oct_grok_config oct_synthetic_grok1(int64_t n_layers, int64_t n_vocab)
 {
-    return (oct_grok_config){.n_layers = n_layers, .n_vocab = n_vocab, .n_ctx = 8192, .d_model = 6144,
-                             .n_q_heads = 48, .n_kv_heads = 8, .head_dim = 128, .d_ff = 32768,
-                             .n_experts = 8, .n_used = 2, .n_slices = 8, .qkv_groups = 1,
-                             .attn_out_groups = 8, .gate_up_groups = 1, .down_groups = 8,
-                             .pad_id = 0, .eos_id = 2, .embedding_scale = 78.38367176906169f,
-                             .output_scale = 0.5773502691896257f, .attn_scale = 0.08838834764831845f,
-                             .attn_cap = 30, .rope_base = 10000, .norm_eps = 1e-5f};
+    return (oct_grok_config){.n_layers = n_layers,
+                             .n_vocab = n_vocab,
+                             .n_ctx = 8192,
+                             .d_model = 6144,
+                             .n_q_heads = 48,
+                             .n_kv_heads = 8,
+                             .head_dim = 128,
+                             .d_ff = 32768,
+                             .n_experts = 8,
+                             .n_used = 2,
+                             .n_slices = 8,
+                             .qkv_groups = 1,
+                             .attn_out_groups = 8,
+                             .gate_up_groups = 1,
+                             .down_groups = 8,
+                             .pad_id = 0,
+                             .eos_id = 2,
+                             .embedding_scale = 78.38367176906169f,
+                             .output_scale = 0.5773502691896257f,
+                             .attn_scale = 0.08838834764831845f,
+                             .attn_cap = 30,
+                             .rope_base = 10000,
+                             .norm_eps = 1e-5f};
 }

@@ -1,5 +1,5 @@
-/* synthetic.h: model files of any shape with random weights, for measuring and testing at true sizes
- * without a checkpoint. */
+/* synthetic.h: model files of any shape with random weights, for measuring and testing at true
+ * sizes without a checkpoint. */
 #ifndef OCT_SYNTHETIC_H
 #define OCT_SYNTHETIC_H
 
@@ -15,8 +15,9 @@ typedef struct oct_synthetic_params {
     const volatile int *cancel; /* may be NULL */
 } oct_synthetic_params;
 
-/* Writes a complete file that oct_model_open accepts: integers over the whole range, scales such that
- * every product keeps its input's magnitude, no tokenizer. Tensor checksums are those of the data. */
+/* Writes a complete file that oct_model_open accepts: integers over the whole range, scales such
+ * that every product keeps its input's magnitude, no tokenizer. Tensor checksums are those of the
+ * data. */
 OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err);
 
 /* Grok-1's numbers, with n_layers layers and a vocabulary of n_vocab. */

@@ -9,7 +9,8 @@ static oct_status local_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     return OCT_OK;
 }
 
-static oct_status local_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
+static oct_status local_gather(oct_comm *c, const void *mine, size_t bytes, void *all,
+                               oct_error *err)
 {
     (void)c, (void)err;
     memcpy(all, mine, bytes);

@@ -37,8 +37,8 @@ oct_status oct_graph_status(const oct_graph *g, oct_error *err)
 static void stick(oct_graph *g, oct_status status, const char *what)
 {
     if (g->status == OCT_OK)
-        g->status = oct_fail(&g->error, status, "graph: layer %lld, node %d: %s", (long long)g->layer,
-                             g->n_nodes, what);
+        g->status = oct_fail(&g->error, status, "graph: layer %lld, node %d: %s",
+                             (long long)g->layer, g->n_nodes, what);
 }
 
 static void *alloc(oct_graph *g, size_t bytes)
@@ -50,7 +50,8 @@ static void *alloc(oct_graph *g, size_t bytes)
 }
 
 /* The arena cannot resize: nodes move to twice the room and the old room is forgotten. */
-static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *in1, oct_tensor *out)
+static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *in1,
+                          oct_tensor *out)
 {
     if (g->n_nodes == g->cap_nodes) {
         int cap = g->cap_nodes ? 2 * g->cap_nodes : 64;
@@ -73,8 +74,8 @@ static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *
 }
 
 /* An activation that the next node writes. like: a tensor whose rows it has, NULL: all rows. */
-static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype, const oct_tensor *like,
-                              int64_t rows, int64_t cols)
+static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype,
+                              const oct_tensor *like, int64_t rows, int64_t cols)
 {
     oct_tensor *t = alloc(g, sizeof *t);
     if (!t)
@@ -124,7 +125,8 @@ oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma,
     return out;
 }
 
-void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma, float eps)
+void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma,
+                        float eps)
 {
     if (!sum || !norm_fits(g, x, gamma))
         return;
@@ -189,7 +191,8 @@ oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_sh
 {
     if (!qkv)
         return NULL;
-    oct_tensor *out = activation(g, "attention", OCT_F32, qkv, qkv->rows, a->n_q_heads * a->head_dim);
+    oct_tensor *out =
+        activation(g, "attention", OCT_F32, qkv, qkv->rows, a->n_q_heads * a->head_dim);
     oct_node *n = out ? add_node(g, OCT_OP_ATTENTION, qkv, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -263,7 +266,8 @@ void oct_graph_head(oct_graph *g, oct_tensor *x, const oct_table *table, float s
     if (!x)
         return;
     if (x->cols != table->cols || !x->selected)
-        stick(g, OCT_ERR_SHAPE, "head: the input is not the selected rows of the embedding's width");
+        stick(g, OCT_ERR_SHAPE,
+              "head: the input is not the selected rows of the embedding's width");
     oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_HEAD, x, NULL, NULL) : NULL;
     if (!n)
         return;

@@ -26,8 +26,8 @@ oct_status oct_kv_cache_plan(oct_kv_cache *kv, oct_error *err)
 
 oct_status oct_kv_cache_alloc(oct_kv_cache *kv, oct_error *err)
 {
-    void *p = mmap(NULL, kv->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+    void *p = mmap(NULL, kv->bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return oct_fail(err, OCT_ERR_MEMORY, "KV cache: cannot map %llu bytes: %s",
                         (unsigned long long)kv->bytes, strerror(errno));

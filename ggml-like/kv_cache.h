@@ -1,6 +1,6 @@
 /* kv_cache.h: keys and values of past positions, per layer, sequence and KV head.
  *
- *   K of (layer, seq, head): [n_ctx_pad / 16][head_dim][16 positions]   scores need no horizontal sums
+ *   K of (layer, seq, head): [n_ctx_pad / 16][head_dim][16 positions]   no horizontal sums
  *   V of (layer, seq, head): [n_ctx_pad][v_stride]                      v_stride: head_dim up to 16
  *
  * The memory comes zeroed and is touched as positions are written. */

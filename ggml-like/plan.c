@@ -69,8 +69,9 @@ oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *plan, oct
         n_pieces++;
     for (int i = 0; i < g->n_nodes; i++)
         if (!b->supports(b, &g->nodes[i]))
-            return oct_fail(err, OCT_ERR_UNSUPPORTED, "plan: backend %s cannot compute '%s' of layer %lld",
-                            b->name, oct_op_name(g->nodes[i].op), (long long)g->nodes[i].layer);
+            return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                            "plan: backend %s cannot compute '%s' of layer %lld", b->name,
+                            oct_op_name(g->nodes[i].op), (long long)g->nodes[i].layer);
     piece *p = calloc(n_pieces + 1, sizeof *p);
     if (!p)
         return oct_fail(err, OCT_ERR_MEMORY, "plan: out of memory");

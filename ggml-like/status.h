@@ -42,7 +42,8 @@ typedef struct oct_error {
 
 /* Fills *err (may be NULL) and returns status. The first error stays: an err that already holds one
  * is left as it is. Control characters in the text are replaced by '?'. */
-OCT_API oct_status oct_fail(oct_error *err, oct_status status, const char *fmt, ...) OCT_PRINTF(3, 4);
+OCT_API oct_status oct_fail(oct_error *err, oct_status status, const char *fmt, ...)
+    OCT_PRINTF(3, 4);
 
 /* A short name such as "format", for logs. */
 OCT_API const char *oct_status_name(oct_status s);

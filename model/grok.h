@@ -22,14 +22,15 @@ typedef struct oct_grok_config {
     float embedding_scale, output_scale, attn_scale, attn_cap, rope_base, norm_eps;
 } oct_grok_config;
 
-/* Checks that the numbers make a model that Octet can run (ranges, divisibility); names the field. */
+/* Checks that the numbers make a model that Octet can run (ranges, divisibility); names the
+ * field. */
 OCT_MUST_CHECK oct_status oct_grok_config_check(const oct_grok_config *c, oct_error *err);
 
 /* Largest n <= 8 that divides kv heads and the groups of both inputs-split matrices. */
 int64_t oct_grok_slices(int64_t n_kv_heads, int64_t attn_out_groups, int64_t down_groups);
 
-/* FFN width of xAI's code: floor(w * d) * 2 / 3, rounded up to a multiple of 8. 0: no sensible width
- * (w not a number, not positive, or absurdly large). */
+/* FFN width of xAI's code: floor(w * d) * 2 / 3, rounded up to a multiple of 8. 0: no sensible
+ * width (w not a number, not positive, or absurdly large). */
 int64_t oct_grok_ffn_size(int64_t d_model, double widening_factor);
 
 /* The tied embedding, bf16[n_slices][slice_rows_pad][d_model]: slice s holds the rows
@@ -48,7 +49,8 @@ typedef struct oct_grok_layouts {
     oct_grok_embedding embedding;
 } oct_grok_layouts;
 /* c must have passed oct_grok_config_check. */
-OCT_MUST_CHECK oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l, oct_error *err);
+OCT_MUST_CHECK oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l,
+                                                oct_error *err);
 
 /* What a tensor of the file is. Order within the file: see oct_grok_manifest. */
 typedef enum oct_grok_kind {
@@ -73,9 +75,9 @@ typedef struct oct_grok_tensor {
     size_t align;   /* of the tensor in the file */
 } oct_grok_tensor;
 
-/* The model's tensors in file order: those aligned to 2 MiB first, then the rest, each part by layer.
- * (The tokenizer, an I8 tensor named OCT_GROK_TOKENIZER, follows them if there is one.) *out is
- * malloc'd; the caller frees it. */
+/* The model's tensors in file order: those aligned to 2 MiB first, then the rest, each part by
+ * layer. (The tokenizer, an I8 tensor named OCT_GROK_TOKENIZER, follows them if there is one.) *out
+ * is malloc'd; the caller frees it. */
 #define OCT_GROK_TOKENIZER "tokenizer.sentencepiece"
 OCT_MUST_CHECK oct_status oct_grok_manifest(const oct_grok_config *c, const oct_grok_layouts *l,
                              oct_grok_tensor **out, int64_t *n, oct_error *err);
@@ -83,7 +85,8 @@ OCT_MUST_CHECK oct_status oct_grok_manifest(const oct_grok_config *c, const oct_
 /* Keys "general.architecture", "octet.format" and those of grok_keys.inc: to and from a file. */
 void oct_grok_config_put(const oct_grok_config *c, oct_gguf_writer *w);
 /* Checks architecture, format version, header checksum and the config itself. */
-OCT_MUST_CHECK oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error *err);
+OCT_MUST_CHECK oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c,
+                                              oct_error *err);
 
 /* CHECKSUMS (XXH3, 64 bits). "octet.header_xxh3", u64: of the bytes before the tensor data, its own
  * eight bytes taken as zero. "octet.tensor_xxh3", u64 array: of every tensor's bytes (without

@@ -17,7 +17,8 @@ static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_at
     return y;
 }
 
-static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n_used, oct_tensor *x)
+static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n_used,
+                                oct_tensor *x)
 {
     oct_tensor *routes = w->router.data ? oct_graph_route(g, x, &w->router, n_used) : NULL;
     oct_tensor *act = oct_graph_quantise(g, x, w->gate_up.q8);
@@ -26,8 +27,8 @@ static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n
     return routes ? oct_graph_combine(g, slots, routes, n_used) : slots;
 }
 
-oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_t rows, oct_graph *g,
-                          oct_error *err)
+oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_t rows,
+                          oct_graph *g, oct_error *err)
 {
     const oct_grok_config *c = &m->config;
     oct_graph_init(g, rows);
@@ -38,10 +39,12 @@ oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_
         oct_tensor *x = oct_graph_norm(g, h, &w->norm_attn_in, c->norm_eps);
         oct_tensor *a = attention(g, w, attn, i == c->n_layers - 1, x, &h);
         oct_graph_add_norm(g, h, a, &w->norm_attn_out, c->norm_eps);
-        oct_tensor *f = feed_forward(g, w, c->n_used, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
+        oct_tensor *f =
+            feed_forward(g, w, c->n_used, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
         oct_graph_add_norm(g, h, f, &w->norm_ffn_out, c->norm_eps);
     }
     g->layer = -1;
-    oct_graph_head(g, oct_graph_norm(g, h, &m->norm_final, c->norm_eps), &m->embedding, c->output_scale);
+    oct_graph_head(g, oct_graph_norm(g, h, &m->norm_final, c->norm_eps), &m->embedding,
+                   c->output_scale);
     return oct_graph_status(g, err);
 }

@@ -16,12 +16,13 @@ const char *oct_version(void)
 static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
                               const oct_gguf_tensor *have, oct_error *err)
 {
-    return oct_fail(err, OCT_ERR_SHAPE,
-                    "%s: tensor %s: expected type %u [%llu, %llu, %llu], found type %u [%llu, %llu, %llu]",
-                    oct_gguf_path(g), want->name, want->dtype, (unsigned long long)want->ne[0],
-                    (unsigned long long)want->ne[1], (unsigned long long)want->ne[2], have->dtype,
-                    (unsigned long long)have->ne[0], (unsigned long long)have->ne[1],
-                    (unsigned long long)have->ne[2]);
+    return oct_fail(
+        err, OCT_ERR_SHAPE,
+        "%s: tensor %s: expected type %u [%llu, %llu, %llu], found type %u [%llu, %llu, %llu]",
+        oct_gguf_path(g), want->name, want->dtype, (unsigned long long)want->ne[0],
+        (unsigned long long)want->ne[1], (unsigned long long)want->ne[2], have->dtype,
+        (unsigned long long)have->ne[0], (unsigned long long)have->ne[1],
+        (unsigned long long)have->ne[2]);
 }
 
 static oct_tensor packed(const char *name, const oct_q8_layout *l, const void *data)
@@ -72,14 +73,15 @@ static oct_status bind_all(oct_model *m, oct_error *err)
     for (int64_t i = 0; i < n && status == OCT_OK; i++) {
         const oct_gguf_tensor *have = oct_gguf_find(m->file, list[i].name);
         if (!have)
-            status = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is missing", oct_gguf_path(m->file),
-                              list[i].name);
+            status = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is missing",
+                              oct_gguf_path(m->file), list[i].name);
         else if (have->dtype != list[i].dtype || memcmp(have->ne, list[i].ne, sizeof have->ne) != 0)
             status = shape_error(m->file, &list[i], have, err);
         else if (have->offset % list[i].align != 0)
-            status = oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s at %llu, expected a multiple of %zu",
-                              oct_gguf_path(m->file), list[i].name, (unsigned long long)have->offset,
-                              list[i].align);
+            status =
+                oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s at %llu, expected a multiple of %zu",
+                         oct_gguf_path(m->file), list[i].name, (unsigned long long)have->offset,
+                         list[i].align);
         else
             bind(m, &list[i], have);
         m->info.weight_bytes += have ? have->bytes : 0;
@@ -88,8 +90,9 @@ static oct_status bind_all(oct_model *m, oct_error *err)
     OCT_TRY(status);
     int64_t known = n + (oct_gguf_find(m->file, OCT_GROK_TOKENIZER) ? 1 : 0);
     if (oct_gguf_n_tensors(m->file) != known)
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: %lld tensors, expected %lld for this configuration",
-                        oct_gguf_path(m->file), (long long)oct_gguf_n_tensors(m->file), (long long)known);
+        return oct_fail(
+            err, OCT_ERR_FORMAT, "%s: %lld tensors, expected %lld for this configuration",
+            oct_gguf_path(m->file), (long long)oct_gguf_n_tensors(m->file), (long long)known);
     return OCT_OK;
 }
 
@@ -99,12 +102,13 @@ static oct_status open_tokenizer(oct_model *m, oct_error *err)
     if (!t)
         return OCT_OK;
     if (t->dtype != OCT_GGUF_T_I8 || t->rank != 1)
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is not a row of bytes", oct_gguf_path(m->file),
-                        t->name);
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is not a row of bytes",
+                        oct_gguf_path(m->file), t->name);
     OCT_TRY(oct_spm_new(t->data, t->bytes, &m->tokenizer, err));
     if (oct_spm_size(m->tokenizer) > m->config.n_vocab)
-        return oct_fail(err, OCT_ERR_SHAPE, "%s: the tokenizer has %d pieces, the embedding %lld rows",
-                        oct_gguf_path(m->file), oct_spm_size(m->tokenizer), (long long)m->config.n_vocab);
+        return oct_fail(
+            err, OCT_ERR_SHAPE, "%s: the tokenizer has %d pieces, the embedding %lld rows",
+            oct_gguf_path(m->file), oct_spm_size(m->tokenizer), (long long)m->config.n_vocab);
     return OCT_OK;
 }
 
@@ -196,7 +200,8 @@ static oct_status need_tokenizer(const oct_model *m, oct_error *err)
 {
     if (m->tokenizer)
         return OCT_OK;
-    return oct_fail(err, OCT_ERR_UNSUPPORTED, "%s: the file holds no tokenizer", oct_gguf_path(m->file));
+    return oct_fail(err, OCT_ERR_UNSUPPORTED, "%s: the file holds no tokenizer",
+                    oct_gguf_path(m->file));
 }
 
 oct_status oct_encode(const oct_model *m, const char *text, size_t n, int32_t **ids, size_t *n_ids,

@@ -26,10 +26,11 @@ struct oct_model {
 
 /* Grok-1's forward pass for a capacity of rows, as reference equations give it:
  *   h = E[token] * embedding_scale
- *   per layer: h += norm_attn_out(attention(norm_attn_in(h)) Wo); h += norm_ffn_out(moe(norm_ffn_in(h)))
+ *   per layer: h += norm_attn_out(attention(norm_attn_in(h)) Wo)
+ *              h += norm_ffn_out(moe(norm_ffn_in(h)))
  *   logits = norm_final(h) E^T * output_scale
  * attn must outlive the graph. */
-OCT_MUST_CHECK oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_t rows,
-                          oct_graph *g, oct_error *err);
+OCT_MUST_CHECK oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn,
+                                         int64_t rows, oct_graph *g, oct_error *err);
 
 #endif

@@ -34,8 +34,8 @@ static void swap(float *x, int64_t i, int64_t j)
     x[j] = t;
 }
 
-/* With the values sorted ascending: the first one at which the cumulative weight reaches target, the
- * largest if none does. Quickselect in linear time; reorders v and w. */
+/* With the values sorted ascending: the first one at which the cumulative weight reaches target,
+ * the largest if none does. Quickselect in linear time; reorders v and w. */
 static float weighted_quantile(float *v, float *w, int64_t n, double target)
 {
     int64_t lo = 0, hi = n; /* the answer is in [lo, hi) or above all of it */
@@ -43,7 +43,8 @@ static float weighted_quantile(float *v, float *w, int64_t n, double target)
     float answer = v[0];
     while (lo < hi) {
         float pivot = v[lo + (hi - lo) / 2];
-        int64_t less = lo, i = lo, more = hi; /* [lo, less) < pivot, [less, i) == pivot, [more, hi) > */
+        /* [lo, less) < pivot, [less, i) == pivot, [more, hi) > */
+        int64_t less = lo, i = lo, more = hi;
         double sum_less = 0, sum_equal = 0;
         while (i < more) {
             if (v[i] < pivot) {
@@ -85,8 +86,8 @@ static float weight_of(float logit, float max, float temperature)
 }
 
 /* Smallest logit that top-p keeps among those at or above least. */
-static float top_p_threshold(const oct_sampler *s, const float *logits, int64_t n, float max, float least,
-                             float *scratch)
+static float top_p_threshold(const oct_sampler *s, const float *logits, int64_t n, float max,
+                             float least, float *scratch)
 {
     int64_t kept = 0;
     double total = 0;

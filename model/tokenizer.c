@@ -1,8 +1,9 @@
 /* tokenizer.c: what the tokenizer needs beside the library. */
 #include "tokenizer.h"
 
-/* Bytes of the UTF-8 sequence that starts at s (at most n), 0 if it is not one. The ranges are those
- * of table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Bytes of the UTF-8 sequence that starts at s (at most n), 0 if it is not one. The ranges are
+ * those of table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above
+ * U+10FFFF. */
 static size_t sequence_bytes(const unsigned char *s, size_t n)
 {
     unsigned char c = s[0];

@@ -65,7 +65,8 @@ template <typename F> oct_status guarded(oct_error *err, const char *what, F f)
     } catch (const std::exception &e) {
         return oct_fail(err, OCT_ERR_FORMAT, "%s: %s", what, e.what());
     } catch (...) {
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: unknown failure in the SentencePiece library", what);
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: unknown failure in the SentencePiece library",
+                        what);
     }
 }
 
@@ -73,7 +74,8 @@ oct_status copy_text(const std::string &s, char **text, size_t *n, oct_error *er
 {
     char *out = static_cast<char *>(std::malloc(s.size() + 1));
     if (out == nullptr)
-        return oct_fail(err, OCT_ERR_MEMORY, "tokenizer: out of memory for %zu bytes of text", s.size());
+        return oct_fail(err, OCT_ERR_MEMORY, "tokenizer: out of memory for %zu bytes of text",
+                        s.size());
     std::memcpy(out, s.data(), s.size());
     out[s.size()] = '\0';
     *text = out;
@@ -136,7 +138,8 @@ int32_t oct_spm_unk(const oct_spm *t)
     return t->spm.unk_id();
 }
 
-const char *oct_spm_piece(const oct_spm *t, int32_t id, size_t *n, float *score, enum oct_spm_type *type)
+const char *oct_spm_piece(const oct_spm *t, int32_t id, size_t *n, float *score,
+                          enum oct_spm_type *type)
 {
     const std::string &piece = t->spm.IdToPiece(id);
     *n = piece.size();
@@ -163,14 +166,15 @@ const char *oct_spm_bytes(const oct_spm *t, int32_t id, size_t *n)
     return t->bytes[static_cast<size_t>(id)].data();
 }
 
-oct_status oct_spm_encode(const oct_spm *t, const char *text, size_t n, int32_t **ids, size_t *n_ids,
-                          oct_error *err)
+oct_status oct_spm_encode(const oct_spm *t, const char *text, size_t n, int32_t **ids,
+                          size_t *n_ids, oct_error *err)
 {
     *ids = nullptr;
     *n_ids = 0;
     if (n > INT_MAX / 4)
-        return oct_fail(err, OCT_ERR_ARG, "tokenizer: text of %zu bytes, at most %d are encoded at once",
-                        n, INT_MAX / 4);
+        return oct_fail(err, OCT_ERR_ARG,
+                        "tokenizer: text of %zu bytes, at most %d are encoded at once", n,
+                        INT_MAX / 4);
     return guarded(err, "tokenizer", [&]() -> oct_status {
         std::vector<int> v;
         const auto status = t->spm.Encode(absl::string_view(text, n), &v);
@@ -187,16 +191,16 @@ oct_status oct_spm_encode(const oct_spm *t, const char *text, size_t n, int32_t 
     });
 }
 
-oct_status oct_spm_decode(const oct_spm *t, const int32_t *ids, size_t n_ids, char **text, size_t *n,
-                          oct_error *err)
+oct_status oct_spm_decode(const oct_spm *t, const int32_t *ids, size_t n_ids, char **text,
+                          size_t *n, oct_error *err)
 {
     *text = nullptr;
     *n = 0;
     return guarded(err, "tokenizer", [&]() -> oct_status {
         for (size_t i = 0; i < n_ids; i++)
             if (ids[i] < 0 || ids[i] >= t->spm.GetPieceSize())
-                return oct_fail(err, OCT_ERR_ARG, "tokenizer: id %d at %zu, expected 0..%d", ids[i], i,
-                                t->spm.GetPieceSize() - 1);
+                return oct_fail(err, OCT_ERR_ARG, "tokenizer: id %d at %zu, expected 0..%d", ids[i],
+                                i, t->spm.GetPieceSize() - 1);
         const std::vector<int> v(ids, ids + n_ids);
         std::string s;
         const auto status = t->spm.Decode(v, &s);

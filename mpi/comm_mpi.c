@@ -1,6 +1,7 @@
 /* comm_mpi.c: two rounds per fold. Rank j owns the j-th part of the vector: it receives that part
- * from everybody, adds the parts as the fixed tree, and sends the sums to everybody. Each rank sends
- * 2 (n-1)/n of the vector, and the order of additions does not depend on how messages arrive. */
+ * from everybody, adds the parts as the fixed tree, and sends the sums to everybody. Each rank
+ * sends 2 (n-1)/n of the vector, and the order of additions does not depend on how messages
+ * arrive. */
 #include "comm_mpi.h"
 
 #include <limits.h>
@@ -62,8 +63,8 @@ static void add_as_tree(float *parts, int64_t n, int64_t stride, int size)
 }
 
 /* Receives count_in(r) floats from and sends count_out(r) floats to every other rank. */
-static oct_status exchange(mpi_comm *m, int tag, float *const *in, const int *n_in, float *const *out,
-                           const int *n_out, oct_error *err)
+static oct_status exchange(mpi_comm *m, int tag, float *const *in, const int *n_in,
+                           float *const *out, const int *n_out, oct_error *err)
 {
     int n = 0, code = MPI_SUCCESS;
     for (int r = 0; r < m->base.size && code == MPI_SUCCESS; r++)
@@ -82,13 +83,14 @@ static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     mpi_comm *m = (mpi_comm *)(void *)c;
     int size = c->size, rank = c->rank;
     if (n / size >= INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG, "MPI: fold of %lld floats, expected less than 2^31 per rank",
-                        (long long)n);
+        return oct_fail(err, OCT_ERR_ARG,
+                        "MPI: fold of %lld floats, expected less than 2^31 per rank", (long long)n);
     int mine = part_count(n, rank, size);
     OCT_TRY(make_room(m, n / size + 1, err));
     float **place = malloc((size_t)size * 2 * sizeof *place);
     int *count = malloc((size_t)size * 2 * sizeof *count);
-    oct_status status = place && count ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
+    oct_status status =
+        place && count ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
     if (status == OCT_OK) {
         for (int r = 0; r < size; r++) {
             place[r] = m->parts + r * m->room; /* my part, from r */
@@ -115,7 +117,8 @@ static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *
 {
     mpi_comm *m = (mpi_comm *)(void *)c;
     if (bytes > INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG, "MPI: gather of %zu bytes, expected at most %d", bytes, INT_MAX);
+        return oct_fail(err, OCT_ERR_ARG, "MPI: gather of %zu bytes, expected at most %d", bytes,
+                        INT_MAX);
     int code = MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, m->comm);
     return code == MPI_SUCCESS ? OCT_OK : failed(err, "gather", code);
 }

@@ -3,11 +3,13 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* The C interface of BLAS is fixed since 1999; these are its numbers, so that no header is needed. */
+/* The C interface of BLAS is fixed since 1999; these are its numbers, so that no header is
+ * needed. */
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
 
 typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
-                      const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+                      const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                      int ldc);
 typedef void set_threads_fn(int n);
 
 struct oct_blas {
