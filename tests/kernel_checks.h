@@ -131,6 +131,7 @@ typedef struct linear_case {
     int8_t *q;        /* [unit_in][64] */
     uint16_t *scales; /* [unit_groups][64] */
     uint8_t *panel;
+    uint16_t *panel_scales; /* [unit_groups][64] */
     float **x;              /* [n_rows] */
     const void **rows;      /* [n_rows] of the row under test */
     const void **ref_rows;  /* [n_rows] of the reference */
@@ -164,7 +165,10 @@ static void linear_case_make(const linear_shape *s, int pattern, linear_case *c)
     uint8_t *unit = scratch(c->w.unit_stride);
     oct_q8_source src = {.w = c->q, .scales = c->scales, .ld = 64};
     oct_q8_pack(&c->w, 0, &src, unit);
-    c->panel = rig_input(&check_pool, unit, c->w.panel_bytes, 64);
+    size_t quads = (size_t)(c->w.unit_groups * c->w.group_quads) * 256;
+    c->panel = rig_input(&check_pool, unit, quads, 64);
+    c->panel_scales =
+        rig_input(&check_pool, unit + quads, (size_t)c->w.unit_groups * 128, 64);
     size_t n_rows = (size_t)s->n_rows;
     c->x = scratch(n_rows * sizeof *c->x);
     c->rows = scratch(n_rows * sizeof *c->rows);
@@ -213,6 +217,7 @@ static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, 
     }
     oct_linear_args args = {.w = &c.w,
                             .panel = c.panel,
+                            .scales = c.panel_scales,
                             .act = &c.act,
                             .rows = c.rows,
                             .n_rows = s->n_rows,
@@ -293,8 +298,13 @@ static const char *check_act_quantise(const oct_kernels *k)
         void *row = scratch(c.act.bytes);
         CHECK_RUNS(k->act_quantise(&c.act, c.x[0], row), "603 inputs");
         const void *rows[] = {row};
-        oct_linear_args args = {
-            .w = &c.w, .panel = unit, .act = &c.act, .rows = rows, .n_rows = 1, .y = c.y};
+        oct_linear_args args = {.w = &c.w,
+                                .panel = unit,
+                                .scales = c.panel_scales,
+                                .act = &c.act,
+                                .rows = rows,
+                                .n_rows = 1,
+                                .y = c.y};
         CHECK_RUNS(k->linear(&args), "603 inputs");
         oct_act_quantise_ref(&c.act, c.x[0], c.a, c.s);
         oracle_linear_row(&c.w, &c.act, c.q, c.scales, c.a, c.s, 0, c.want);

@@ -107,7 +107,7 @@ static float scalar_sum(const oct_linear_args *l, const void *row, int lane)
             t = fault == ROUNDS_PRODUCT ? t + product : fmaf(isum, scale, t);
         }
         int64_t scale_group = fault == SWAPS_SCALES ? groups - 1 - g : g;
-        y = fmaf(t, oct_f32_of_bf16(oct_q8_scale(l->w, l->panel, 0, lane, scale_group)), y);
+        y = fmaf(t, oct_f32_of_bf16(l->scales[scale_group * OCT_Q8_PANEL + lane]), y);
     }
     return y;
 }
@@ -121,7 +121,7 @@ static void scalar_linear(const oct_linear_args *l)
             l->y[r * OCT_Q8_PANEL + lane] = before + scalar_sum(l, row, lane);
         }
     }
-    const volatile uint8_t *end = l->panel + l->w->panel_bytes;
+    const volatile uint8_t *end = (const uint8_t *)(l->scales + l->w->unit_groups * OCT_Q8_PANEL);
     if (fault == READS_PAST_END)
         (void)*end;
     if (fault == WRITES_PAST_END)

@@ -285,9 +285,12 @@ static void multiply_panel(const oct_kernels *k, const packed *p, int64_t panel,
     oct_fold fold;
     oct_fold_begin(&fold, levels, n, k->add);
     for (int64_t slice = 0; slice < p->l.n_slices; slice++) {
+        const uint8_t *at = p->units + oct_q8_unit_offset(&p->l, 0, slice) +
+                            (size_t)panel * p->l.panel_bytes;
         k->linear(&(oct_linear_args){.w = &p->l,
-                                     .panel = p->units + oct_q8_unit_offset(&p->l, 0, slice) +
-                                              (size_t)panel * p->l.panel_bytes,
+                                     .panel = at,
+                                     .scales = (const uint16_t *)(const void *)(
+                                         at + p->l.unit_groups * p->l.group_quads * 256),
                                      .act = &p->act,
                                      .rows = rows,
                                      .n_rows = n_rows,

@@ -52,8 +52,10 @@ float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_la
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {.w = l, .act = act, .rows = tiles.rows, .n_rows = n_rows};
     const unsigned char *data = (const unsigned char *)w->data + (size_t)panel * l->panel_bytes;
+    const size_t scales_at = (size_t)(l->unit_groups * l->group_quads) * OCT_Q8_PANEL * OCT_Q8_QUAD;
     if (l->split == OCT_SPLIT_OUT) {
         a.panel = data + oct_q8_unit_offset(l, expert, slice);
+        a.scales = (const uint16_t *)(const void *)(a.panel + scales_at);
         a.y = tiles.y;
         c->cpu->k->linear(&a);
         return tiles.y;
@@ -62,6 +64,7 @@ float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_la
     oct_fold_begin(&fold, tiles.y, n_rows * OCT_Q8_PANEL, c->cpu->k->add);
     for (int64_t s = 0; s < l->n_slices; s++) {
         a.panel = data + oct_q8_unit_offset(l, expert, s);
+        a.scales = (const uint16_t *)(const void *)(a.panel + scales_at);
         a.first_group = s * l->unit_groups;
         a.y = oct_fold_next(&fold);
         c->cpu->k->linear(&a);

@@ -39,15 +39,11 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
 {
     const oct_q8_layout *w = a->w;
     const uint8_t *quad = a->panel;
-    const uint8_t *scales = a->panel + w->unit_groups * w->group_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
     double sum[ROWS][OCT_Q8_PANEL] = {{0}};
     for (int64_t g = 0; g < w->unit_groups; g++) {
         float scale[OCT_Q8_PANEL];
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-            uint16_t bits;
-            memcpy(&bits, scales + (g * OCT_Q8_PANEL + lane) * 2, sizeof bits);
-            scale[lane] = oct_f32_of_bf16(bits);
-        }
+        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+            scale[lane] = oct_f32_of_bf16(a->scales[g * OCT_Q8_PANEL + lane]);
         for (int64_t i = 0; i < w->group_in; i += OCT_Q8_QUAD) {
             int64_t n = w->group_in - i < OCT_Q8_QUAD ? w->group_in - i : OCT_Q8_QUAD;
             const float *x[ROWS];

@@ -38,6 +38,7 @@ enum {
 typedef struct oct_linear_args {
     const oct_q8_layout *w;
     const uint8_t *panel;
+    const uint16_t *scales; /* [unit_groups][64] bf16 of this panel, 64-byte aligned */
     const oct_act_layout *act;
     const void *const *rows; /* [n_rows] rows written by the same ISA's act_quantise */
     int64_t n_rows;
