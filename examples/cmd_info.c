@@ -106,23 +106,28 @@ static oct_status chosen_isa(oct_isa best, oct_isa *isa, oct_error *err)
 static oct_status gather_machine(json_t *all, oct_error *err)
 {
     char cpu[256];
-    const char *why = "";
+    oct_topology topology;
     oct_memory have;
     oct_isa best = oct_isa_detect(), isa;
     OCT_TRY(chosen_isa(best, &isa, err));
     cpu_name(cpu, sizeof cpu);
     oct_memory_have("", &have);
-    int n_threads = oct_topology_threads(&why);
+    oct_status s = oct_topology_load(NULL, &topology, err);
+    if (s != OCT_OK) {
+        oct_topology_free(&topology);
+        return s;
+    }
     json_t *rows = json_array();
     for (int i = 0; i <= (int)best; i++)
         json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
     json_object_set_new(all, "version", json_string(oct_version()));
     json_object_set_new(all, "machine",
-                        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:o, s:o}", "cpu",
+                        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu",
                                   text_or_null(cpu), "kernels", "available", rows, "chosen",
-                                  oct_kernel_rows[isa].name, "threads", n_threads, "threads_why",
-                                  why, "memory_available", limit(have.system), "memory_cgroup",
+                                  oct_kernel_rows[isa].name, "threads", topology.n_threads, "threads_why",
+                                  topology.why, "numa_nodes", topology.n_nodes, "memory_available", limit(have.system), "memory_cgroup",
                                   limit(have.cgroup)));
+    oct_topology_free(&topology);
     return OCT_OK;
 }
 

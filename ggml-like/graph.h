@@ -63,7 +63,7 @@ typedef struct oct_table {
 /* Geometry of attention. In a row of the fused projection slice s lies at s * (Hq + 2 Hkv) / S * P:
  * its query heads, its key heads, its value heads. */
 typedef struct oct_attn_shape {
-    int64_t n_q_heads, n_kv_heads, head_dim, n_slices;
+    int64_t n_q_heads, n_kv_heads, head_dim, n_slices, n_ctx;
     float scale, cap;
     const float *cos, *sin; /* [n_ctx][P/2] */
 } oct_attn_shape;

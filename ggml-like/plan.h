@@ -8,6 +8,7 @@
 #include "comm.h"
 #include "graph.h"
 #include "kv_cache.h"
+#include "topology.h"
 
 typedef struct oct_plan {
     oct_graph *graph;    /* borrowed; its tensors and nodes hold the offsets */
@@ -48,10 +49,21 @@ struct oct_backend {
     void (*free)(oct_backend *b);
 };
 
-/* The CPU backend. isa: a row of the kernel table that this CPU has. blas: OpenBLAS for f32 products
- * of many rows (it is loaded here; a missing library is an error). */
-OCT_MUST_CHECK oct_status oct_backend_cpu(oct_isa isa, int n_threads, bool blas, oct_backend **out,
-                           oct_error *err);
+/* The CPU backend. */
+typedef struct oct_cpu_config {
+    oct_isa isa;   /* a row of the kernel table that this CPU has */
+    int n_threads;
+    const oct_topology *topology; /* where threads run; read here, not kept */
+    bool bind;     /* each thread to a core of its own */
+    bool blas;     /* OpenBLAS for f32 products of many rows; loaded here, an error if missing */
+    int n_domains; /* groups of threads that own slices, see oct_cpu_domains */
+} oct_cpu_config;
+OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_error *err);
+
+/* NUMA: a domain is a node with its threads, its n_slices / n_domains slices of every matrix, and the
+ * KV heads of these slices. As many domains as nodes, if every node has a thread and the domains' sums
+ * are subtrees of the tree that folds the slices (a power of two of slices each); else 1. */
+int oct_cpu_domains(const oct_topology *t, int n_threads, int64_t n_slices);
 
 /* Computes offsets and sizes; allocates no buffer. */
 OCT_MUST_CHECK oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *p, oct_error *err);

@@ -1,11 +1,12 @@
 #include "threads.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -30,6 +31,9 @@ struct oct_team {
     oct_team_fn *fn;
     void *ctx;
     pthread_t *thread; /* [n_threads], 0 unused */
+    int *cpu;          /* [n_threads]; NULL: nobody is bound */
+    _Atomic int n_bound;
+    bool thread0_bound; /* in the last run */
 };
 
 typedef struct starter {
@@ -77,10 +81,25 @@ void oct_team_barrier(oct_team *t)
     }
 }
 
+static bool bind_self(const oct_team *t, int thread)
+{
+    cpu_set_t *set = CPU_ALLOC((size_t)t->cpu[thread] + 1);
+    size_t bytes = CPU_ALLOC_SIZE((size_t)t->cpu[thread] + 1);
+    if (!set)
+        return false;
+    CPU_ZERO_S(bytes, set);
+    CPU_SET_S((size_t)t->cpu[thread], bytes, set);
+    bool ok = sched_setaffinity(0, bytes, set) == 0;
+    CPU_FREE(set);
+    return ok;
+}
+
 static void *worker(void *arg)
 {
     starter s = *(starter *)arg;
     free(arg);
+    if (s.team->cpu && bind_self(s.team, s.thread))
+        s.team->n_bound++;
     uint32_t seen = 0;
     for (;;) {
         gate_wait(&s.team->start, seen++);
@@ -107,7 +126,18 @@ static oct_status start_worker(oct_team *t, int i, oct_error *err)
     return OCT_OK;
 }
 
-oct_status oct_team_new(int n_threads, oct_team **out, oct_error *err)
+/* Copies cpu; false without memory. */
+static bool copy_cpus(oct_team *t, const int *cpu)
+{
+    if (!cpu)
+        return true;
+    t->cpu = malloc((size_t)t->n_threads * sizeof *t->cpu);
+    if (t->cpu)
+        memcpy(t->cpu, cpu, (size_t)t->n_threads * sizeof *t->cpu);
+    return t->cpu != NULL;
+}
+
+oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out, oct_error *err)
 {
     *out = NULL;
     if (n_threads < 1 || n_threads > OCT_MAX_THREADS)
@@ -124,6 +154,10 @@ oct_status oct_team_new(int n_threads, oct_team **out, oct_error *err)
     t->n_threads = n_threads;
     t->n_started = 1;
     t->thread = ids;
+    if (!copy_cpus(t, cpu)) {
+        oct_team_free(t);
+        return oct_fail(err, OCT_ERR_MEMORY, "threads: out of memory");
+    }
 
     sigset_t all, before;
     sigfillset(&all);
@@ -149,6 +183,7 @@ void oct_team_free(oct_team *t)
     for (int i = 1; i < t->n_started; i++)
         pthread_join(t->thread[i], NULL);
     free(t->thread);
+    free(t->cpu);
     free(t);
 }
 
@@ -161,10 +196,20 @@ void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx)
 {
     t->fn = fn;
     t->ctx = ctx;
+    cpu_set_t before;
+    bool bound = t->cpu && sched_getaffinity(0, sizeof before, &before) == 0 && bind_self(t, 0);
     if (t->n_threads > 1)
         gate_open(&t->start);
     fn(ctx, 0, t->n_threads);
     oct_team_barrier(t);
+    if (bound)
+        (void)sched_setaffinity(0, sizeof before, &before);
+    t->thread0_bound = bound;
+}
+
+int oct_team_bound(const oct_team *t)
+{
+    return t->n_bound + t->thread0_bound;
 }
 
 void oct_team_range(int64_t n, int thread, int n_threads, int64_t *first, int64_t *end)

@@ -2,7 +2,7 @@
 
 #include <hwloc.h>
 #include <limits.h>
-#include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,46 +85,123 @@ static double cgroup_quota(void)
     return least;
 }
 
-/* Physical cores in the affinity mask and in the whole machine; false without a topology. */
-static int count_cores(int *allowed, int *all)
+typedef struct core_place {
+    int cpu, node; /* node: operating system's number, -1 if there are none */
+} core_place;
+
+static int by_node(const void *a, const void *b)
 {
-    hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) < 0)
-        return 0;
-    if (hwloc_topology_load(topology) < 0) {
-        hwloc_topology_destroy(topology);
-        return 0;
-    }
-    hwloc_bitmap_t mask = hwloc_bitmap_alloc();
-    *allowed = *all = 0;
-    if (mask && hwloc_get_cpubind(topology, mask, HWLOC_CPUBIND_PROCESS) == 0) {
-        hwloc_obj_t core = NULL;
-        while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core))) {
-            (*all)++;
-            *allowed += hwloc_bitmap_intersects(core->cpuset, mask) ? 1 : 0;
-        }
-    }
-    hwloc_bitmap_free(mask);
-    hwloc_topology_destroy(topology);
-    return *allowed > 0;
+    const core_place *x = a, *y = b;
+    return x->node != y->node ? (x->node < y->node ? -1 : 1) : (x->cpu < y->cpu ? -1 : x->cpu > y->cpu);
 }
 
-int oct_topology_threads(const char **why)
+/* The first hardware thread of every core that mask allows; *all counts the other cores too. */
+static int list_cores(hwloc_topology_t topology, hwloc_const_bitmap_t mask, core_place *out, int *all)
 {
-    int n, all;
-    *why = "cores";
-    if (count_cores(&n, &all)) {
-        if (n < all)
-            *why = "affinity";
-    } else {
-        cpu_set_t mask;
-        n = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
-        *why = "affinity";
+    hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
+    hwloc_obj_t core = NULL;
+    int n = 0;
+    *all = 0;
+    while (cpus && (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core))) {
+        (*all)++;
+        hwloc_bitmap_and(cpus, core->cpuset, mask);
+        if (!hwloc_bitmap_iszero(cpus))
+            out[n++] = (core_place){hwloc_bitmap_first(cpus), hwloc_bitmap_first(core->nodeset)};
     }
-    double quota = cgroup_quota();
-    if (quota > 0 && quota < n) {
-        n = quota < 1 ? 1 : (int)quota;
-        *why = "cgroup quota";
-    }
+    hwloc_bitmap_free(cpus);
     return n;
+}
+
+static oct_status fill(oct_topology *t, core_place *cores, int n, oct_error *err)
+{
+    t->cpu = calloc((size_t)n, sizeof *t->cpu);
+    t->node = calloc((size_t)n, sizeof *t->node);
+    t->os_node = calloc((size_t)n, sizeof *t->os_node);
+    if (!t->cpu || !t->node || !t->os_node)
+        return oct_fail(err, OCT_ERR_MEMORY, "topology: out of memory");
+    qsort(cores, (size_t)n, sizeof *cores, by_node);
+    t->n_cores = n;
+    for (int i = 0; i < n; i++) {
+        if (i == 0 || cores[i].node != cores[i - 1].node)
+            t->os_node[t->n_nodes++] = cores[i].node;
+        t->cpu[i] = cores[i].cpu;
+        t->node[i] = t->n_nodes - 1;
+    }
+    return OCT_OK;
+}
+
+/* Reads a loaded topology. */
+static oct_status read_cores(hwloc_topology_t topology, oct_topology *t, oct_error *err)
+{
+    int all = 0, most = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+    hwloc_bitmap_t mask = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology));
+    core_place *cores = calloc(most > 0 ? (size_t)most : 1, sizeof *cores);
+    if (!mask || !cores) {
+        hwloc_bitmap_free(mask);
+        free(cores);
+        return oct_fail(err, OCT_ERR_MEMORY, "topology: out of memory");
+    }
+    if (t->real)
+        (void)hwloc_get_cpubind(topology, mask, HWLOC_CPUBIND_PROCESS);
+    int n = list_cores(topology, mask, cores, &all);
+    if (n == 0) /* a machine that does not tell its cores */
+        cores[n++] = (core_place){hwloc_bitmap_first(mask) < 0 ? 0 : hwloc_bitmap_first(mask), -1};
+    t->why = n < all ? "affinity" : "cores";
+    oct_status s = fill(t, cores, n, err);
+    hwloc_bitmap_free(mask);
+    free(cores);
+    return s;
+}
+
+static int set_source(hwloc_topology_t topology, const char *synthetic)
+{
+    if (!synthetic)
+        return 0;
+    return strchr(synthetic, '.') ? hwloc_topology_set_xml(topology, synthetic)
+                                  : hwloc_topology_set_synthetic(topology, synthetic);
+}
+
+oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *err)
+{
+    hwloc_topology_t topology;
+    *t = (oct_topology){.real = !synthetic};
+    if (hwloc_topology_init(&topology) < 0)
+        return oct_fail(err, OCT_ERR_MEMORY, "topology: hwloc cannot start");
+    oct_status s;
+    if (set_source(topology, synthetic) < 0 || hwloc_topology_load(topology) < 0)
+        s = oct_fail(err, OCT_ERR_ARG, "topology: hwloc does not understand '%s'",
+                     synthetic ? synthetic : "this machine");
+    else
+        s = read_cores(topology, t, err);
+    hwloc_topology_destroy(topology);
+    OCT_TRY(s);
+    t->n_threads = t->n_cores;
+    double quota = t->real ? cgroup_quota() : 0;
+    if (quota > 0 && quota < t->n_threads) {
+        t->n_threads = quota < 1 ? 1 : (int)quota;
+        t->why = "cgroup quota";
+    }
+    return OCT_OK;
+}
+
+void oct_topology_free(oct_topology *t)
+{
+    free(t->cpu);
+    free(t->node);
+    free(t->os_node);
+    *t = (oct_topology){0};
+}
+
+void oct_topology_spread(const oct_topology *t, int n_threads, int *core)
+{
+    for (int node = 0, first = 0; node < t->n_nodes; node++) {
+        int end = first;
+        while (end < t->n_cores && t->node[end] == node)
+            end++;
+        int lo = (int)((int64_t)n_threads * node / t->n_nodes);
+        int hi = (int)((int64_t)n_threads * (node + 1) / t->n_nodes);
+        for (int i = lo; i < hi; i++)
+            core[i] = first + (i - lo) % (end - first);
+        first = end;
+    }
 }

@@ -1,11 +1,31 @@
-/* topology.h: what of the machine this process may use. */
+/* topology.h: what of the machine this process may use: physical cores and the NUMA nodes they are
+ * on (hwloc), within affinity mask, cpuset and the CPU quota of control groups. */
 #ifndef OCT_TOPOLOGY_H
 #define OCT_TOPOLOGY_H
 
-/* Threads to run by default: physical cores (hwloc) that the affinity mask allows, and no more than
- * the CPU quota of the process's control groups (v1 and v2, every level), rounded down, at least 1.
- * *why: "cores", "affinity" or "cgroup quota" (static). Never fails: without a topology it counts
- * the CPUs of the affinity mask. */
-int oct_topology_threads(const char **why);
+#include <stdbool.h>
+
+#include "status.h"
+
+typedef struct oct_topology {
+    int n_cores;     /* physical cores that may be used */
+    int n_nodes;     /* NUMA nodes that have some of them; at least 1 */
+    int *cpu;        /* [n_cores] operating system's number of one hardware thread of each core */
+    int *node;       /* [n_cores] 0..n_nodes-1, ascending */
+    int *os_node;    /* [n_nodes] operating system's number; -1 if the machine has no NUMA nodes */
+    int n_threads;   /* to run by default: cores, or less where a quota allows less */
+    const char *why; /* what decided n_threads: "cores", "affinity" or "cgroup quota" */
+    bool real;       /* this machine: threads and pages can be bound */
+} oct_topology;
+
+/* Reads the machine. synthetic: NULL, or an hwloc synthetic description such as
+ * "numa:2 core:4 pu:2" or the path of an hwloc XML file (anything with a '.'), to plan for a machine
+ * that is not there; nothing is bound then. Free with oct_topology_free in any case. */
+OCT_MUST_CHECK oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *err);
+void oct_topology_free(oct_topology *t);
+
+/* The core of each of n_threads threads (more threads than cores share them): nodes are filled
+ * evenly, threads of a node are neighbours. core[n_threads] receives indices into cpu and node. */
+void oct_topology_spread(const oct_topology *t, int n_threads, int *core);
 
 #endif

@@ -71,7 +71,11 @@ typedef struct oct_session_params {
     int64_t chunk;     /* tokens evaluated together at most; 0: 512 */
     int n_threads;     /* 0: one per physical core that this process may use */
     oct_kv kv;
-    const char *isa;   /* "ref", "avx2", "avx512"; NULL: $OCTET_ISA, else the best */
+    bool no_bind;      /* threads may move; else each is bound to a core of its own while it works,
+                          unless a CPU quota or -t beyond the cores makes that senseless */
+    const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
+                             another one, for planning: work is divided as there, nothing is bound */
+    const char *isa;   /* a kernel row, as `octet info` lists them; NULL: $OCTET_ISA, else the best */
     bool blas;         /* f32 products of many rows through OpenBLAS: faster, other bits */
     const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
                                    NULL: never */
@@ -83,8 +87,10 @@ typedef struct oct_session_need {
     uint64_t kv;
     uint64_t buffers;  /* activations, scratch */
     int n_threads;
+    int n_domains;     /* NUMA nodes that divide the slices among them, see the README */
     const char *isa;   /* the row that would be chosen */
-    const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota", "asked" */
+    const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota", "asked",
+                                "small model" */
 } oct_session_need;
 OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
                                         oct_session_need *need, oct_error *err);

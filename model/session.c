@@ -17,7 +17,15 @@ typedef struct resolved {
     int n_threads;
     const char *threads_why;
     oct_isa isa;
+    int n_domains;
+    bool bind;
+    oct_topology topology; /* freed by resolved_free */
 } resolved;
+
+static void resolved_free(resolved *r)
+{
+    oct_topology_free(&r->topology);
+}
 
 struct oct_session {
     const oct_model *model;
@@ -58,15 +66,34 @@ static oct_status in_range(const char *what, int64_t v, int64_t lo, int64_t hi, 
                     (long long)hi);
 }
 
+/* A thread that has less than this to read for a token is not worth its barriers. */
+enum { BYTES_PER_THREAD = 4 << 20 };
+
+static void choose_threads(const oct_model *m, const oct_session_params *p, resolved *r)
+{
+    r->n_threads = p->n_threads;
+    r->threads_why = "asked";
+    if (p->n_threads == 0) {
+        uint64_t most = m->info.active_bytes / BYTES_PER_THREAD + 1;
+        r->n_threads = r->topology.n_threads;
+        r->threads_why = r->topology.why;
+        if ((uint64_t)r->n_threads > most) {
+            r->n_threads = (int)most;
+            r->threads_why = "small model";
+        }
+    }
+    r->bind = !p->no_bind && strcmp(r->topology.why, "cgroup quota") != 0;
+    r->n_domains = oct_cpu_domains(&r->topology, r->n_threads, m->config.n_slices);
+}
+
+/* *r must be zero, and freed in any case. */
 static oct_status resolve(const oct_model *m, const oct_session_params *p, resolved *r, oct_error *err)
 {
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
     r->chunk = p->chunk ? p->chunk : DEFAULT_CHUNK;
-    r->n_threads = p->n_threads;
-    r->threads_why = "asked";
-    if (r->n_threads == 0)
-        r->n_threads = oct_topology_threads(&r->threads_why);
+    OCT_TRY(oct_topology_load(p->topology, &r->topology, err));
+    choose_threads(m, p, r);
     OCT_TRY(in_range("context", r->n_ctx, 1, m->config.n_ctx, err));
     OCT_TRY(in_range("sequences", r->n_seqs, 1, MAX_SEQS, err));
     OCT_TRY(in_range("chunk", r->chunk, 1, 1 << 16, err));
@@ -91,7 +118,7 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->cancel = p->cancel;
     s->attn = (oct_attn_shape){.n_q_heads = c->n_q_heads, .n_kv_heads = c->n_kv_heads,
                                .head_dim = c->head_dim, .n_slices = c->n_slices,
-                               .scale = c->attn_scale, .cap = c->attn_cap};
+                               .n_ctx = r->n_ctx, .scale = c->attn_scale, .cap = c->attn_cap};
     s->kv.type = kv_types[p->kv];
     s->kv.n_layers = c->n_layers;
     s->kv.n_seqs = r->n_seqs;
@@ -99,7 +126,9 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
-    OCT_TRY(oct_backend_cpu(r->isa, r->n_threads, p->blas, &s->backend, err));
+    const oct_cpu_config cpu = {.isa = r->isa, .n_threads = r->n_threads, .topology = &r->topology,
+                                .bind = r->bind, .blas = p->blas, .n_domains = r->n_domains};
+    OCT_TRY(oct_backend_cpu(&cpu, &s->backend, err));
     OCT_TRY(oct_grok_graph(m, &s->attn, r->chunk, &s->graph, err));
     return oct_plan_make(&s->graph, s->backend, &s->plan, err);
 }
@@ -140,14 +169,16 @@ oct_status oct_session_new(const oct_model *m, const oct_session_params *p, oct_
                            oct_error *err)
 {
     *out = NULL;
-    resolved r;
-    OCT_TRY(resolve(m, p, &r, err));
+    resolved r = {0};
     oct_session *s = calloc(1, sizeof *s);
     if (!s)
         return oct_fail(err, OCT_ERR_MEMORY, "session: out of memory");
-    oct_status status = prepare(s, m, p, &r, err);
+    oct_status status = resolve(m, p, &r, err);
+    if (status == OCT_OK)
+        status = prepare(s, m, p, &r, err);
     if (status == OCT_OK)
         status = allocate(s, err);
+    resolved_free(&r);
     if (status != OCT_OK) {
         oct_session_free(s);
         return status;
@@ -175,19 +206,22 @@ void oct_session_free(oct_session *s)
 oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p, oct_session_need *need,
                                 oct_error *err)
 {
-    resolved r;
-    OCT_TRY(resolve(m, p, &r, err));
+    resolved r = {0};
     oct_session *s = calloc(1, sizeof *s);
     if (!s)
         return oct_fail(err, OCT_ERR_MEMORY, "session: out of memory");
-    oct_status status = prepare(s, m, p, &r, err);
+    oct_status status = resolve(m, p, &r, err);
+    if (status == OCT_OK)
+        status = prepare(s, m, p, &r, err);
     if (status == OCT_OK)
         *need = (oct_session_need){.weights = m->info.weight_bytes,
                                    .kv = s->kv.bytes,
                                    .buffers = s->plan.bytes + rope_bytes(s),
                                    .n_threads = r.n_threads,
+                                   .n_domains = r.n_domains,
                                    .isa = oct_kernel_rows[r.isa].name,
                                    .threads_why = r.threads_why};
+    resolved_free(&r);
     oct_session_free(s);
     return status;
 }

@@ -444,6 +444,9 @@ static void check_bits(const char *name, const char *isa, const float *first,
         {.n_threads = 1, .chunk = 16},
         {.n_threads = 3, .chunk = 16},
         {.n_threads = 2, .chunk = 5},
+        {.n_threads = 4, .topology = "numa:2 core:2 pu:1"},
+        {.n_threads = 9, .topology = "numa:4 core:2 pu:1", .chunk = 7},
+        {.n_threads = 8, .topology = "numa:8 core:1 pu:1", .chunk = 1},
     };
     oct_model *m = open_model(name);
     oct_npy tokens = golden(name, "tokens", 'i', 4);
@@ -454,8 +457,9 @@ static void check_bits(const char *name, const char *isa, const float *first,
         oct_session_params p = cuts[i];
         p.isa = isa;
         float *got = eval_alone(m, &p, tokens.data, B, T);
-        snprintf(what, sizeof(what), "%s, %s, %d threads, chunk %d", name, isa, p.n_threads,
-                 p.chunk ? (int)p.chunk : 512);
+        snprintf(what, sizeof(what), "%s, %s, %d threads, chunk %d%s%s", name, isa, p.n_threads,
+                 p.chunk ? (int)p.chunk : 512, p.topology ? ", " : "",
+                 p.topology ? p.topology : "");
         same_bits(what, first, got, n);
         free(got);
     }
@@ -515,7 +519,9 @@ static void test_bits_long(void **state)
     static const oct_session_params cuts[] = {{.n_threads = 3},
                                               {.n_threads = 2, .chunk = 16},
                                               {.n_threads = 2, .chunk = 1},
-                                              {.n_threads = 7}};
+                                              {.n_threads = 7},
+                                              {.n_threads = 7, .chunk = 3},
+                                              {.n_threads = 8, .topology = "numa:2 core:4 pu:1"}};
     oct_model *m = open_model("tiny-grok");
     oct_npy tokens = golden("tiny-grok", "long_tokens", 'i', 4);
     int64_t n = 8 * oct_model_get_info(m)->n_vocab;

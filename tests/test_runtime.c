@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "cpu_impl.h"
 #include "plan.h"
 #include "route.h"
 #include "threads.h"
@@ -77,7 +78,7 @@ static void test_team(void **state)
     oct_error err = {0};
     for (int threads = 1; threads <= 7; threads++) {
         phases p = {0};
-        assert_int_equal(oct_team_new(threads, &p.team, &err), OCT_OK);
+        assert_int_equal(oct_team_new(threads, NULL, &p.team, &err), OCT_OK);
         for (int run = 0; run < 3; run++) {
             memset(p.cell, 0, sizeof p.cell);
             oct_team_run(p.team, run_phases, &p);
@@ -86,17 +87,100 @@ static void test_team(void **state)
         oct_team_free(p.team);
     }
     oct_team *t;
-    assert_int_equal(oct_team_new(0, &t, &err), OCT_ERR_ARG);
+    assert_int_equal(oct_team_new(0, NULL, &t, &err), OCT_ERR_ARG);
     oct_error again = {0};
-    assert_int_equal(oct_team_new(OCT_MAX_THREADS + 1, &t, &again), OCT_ERR_ARG);
+    assert_int_equal(oct_team_new(OCT_MAX_THREADS + 1, NULL, &t, &again), OCT_ERR_ARG);
 }
 
 static void test_topology(void **state)
 {
     (void)state;
-    const char *why = NULL;
-    assert_in_range(oct_topology_threads(&why), 1, OCT_MAX_THREADS);
-    assert_non_null(why);
+    oct_error err = {0};
+    oct_topology t;
+    assert_int_equal(oct_topology_load(NULL, &t, &err), OCT_OK);
+    assert_true(t.real && t.n_nodes >= 1 && t.n_threads >= 1 && t.n_threads <= t.n_cores);
+    assert_non_null(t.why);
+    oct_topology_free(&t);
+
+    /* two nodes of four cores with two hardware threads each */
+    assert_int_equal(oct_topology_load("numa:2 core:4 pu:2", &t, &err), OCT_OK);
+    assert_int_equal(t.n_cores, 8);
+    assert_int_equal(t.n_nodes, 2);
+    assert_int_equal(t.n_threads, 8);
+    assert_false(t.real);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(t.cpu[i], 2 * i);
+        assert_int_equal(t.node[i], i / 4);
+    }
+    int core[8];
+    oct_topology_spread(&t, 4, core);
+    assert_int_equal(core[0], 0);
+    assert_int_equal(core[1], 1);
+    assert_int_equal(core[2], 4);
+    assert_int_equal(core[3], 5);
+    assert_int_equal(oct_cpu_domains(&t, 4, 8), 2);
+    assert_int_equal(oct_cpu_domains(&t, 1, 8), 1); /* a node without a thread */
+    assert_int_equal(oct_cpu_domains(&t, 4, 6), 1); /* three slices are no subtree */
+    assert_int_equal(oct_cpu_domains(&t, 4, 1), 1);
+    oct_topology_free(&t);
+
+    assert_int_equal(oct_topology_load("numa:3 core:2 pu:1", &t, &err), OCT_OK);
+    assert_int_equal(oct_cpu_domains(&t, 6, 6), 3);
+    assert_int_equal(oct_cpu_domains(&t, 6, 8), 1);
+    oct_topology_free(&t);
+    assert_int_equal(oct_topology_load("nonsense", &t, &err), OCT_ERR_ARG);
+    oct_topology_free(&t);
+}
+
+/* Every task exactly once, whatever the costs, however often; each domain its own. */
+typedef struct count_job {
+    _Atomic int count[2][64];
+} count_job;
+
+static void count_task(oct_cpu_run *c, const void *job, int64_t group, int64_t task)
+{
+    count_job *j = (count_job *)(uintptr_t)job;
+    j->count[c->domain][group * 16 + task]++;
+}
+
+static void share_thread(void *ctx, int thread, int n_threads)
+{
+    void **args = ctx;
+    oct_cpu_run c = {.cpu = args[0], .thread = thread, .n_threads = n_threads};
+    int half = n_threads / c.cpu->n_domains;
+    c.domain = thread / half;
+    c.domain_thread = thread % half;
+    c.domain_threads = half;
+    static const oct_cpu_work groups[4] = {{5, 3}, {0, 100}, {16, 1}, {9, 40}};
+    for (int i = 0; i < 300; i++) {
+        oct_cpu_share(&c, groups, 4, count_task, args[1]);
+        oct_cpu_share(&c, groups, 4, count_task, args[1]); /* no barrier between two calls */
+        oct_team_barrier(c.cpu->team);
+    }
+}
+
+static void test_share(void **state)
+{
+    (void)state;
+    static const int64_t n_tasks[4] = {5, 0, 16, 9};
+    oct_error err = {0};
+    oct_topology t;
+    assert_int_equal(oct_topology_load("numa:2 core:4 pu:1", &t, &err), OCT_OK);
+    for (int domains = 1; domains <= 2; domains++)
+        for (int threads = domains; threads <= 8; threads += domains) {
+            oct_backend *b;
+            oct_cpu_config config = {.n_threads = threads, .topology = &t, .n_domains = domains};
+            assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
+            count_job j = {0};
+            void *args[2] = {b, &j};
+            oct_team_run(((oct_cpu *)(void *)b)->team, share_thread, args);
+            for (int d = 0; d < domains; d++)
+                for (int g = 0; g < 4; g++)
+                    for (int64_t i = 0; i < 16; i++)
+                        assert_int_equal(j.count[d][g * 16 + i], i < n_tasks[g] ? 600 : 0);
+            b->free(b);
+        }
+    oct_topology_free(&t);
 }
 
 /* Pieces of the buffer that are alive at the same time must not overlap, and the buffer must be
@@ -106,7 +190,11 @@ static void test_plan(void **state)
     (void)state;
     oct_error err = {0};
     oct_backend *b;
-    assert_int_equal(oct_backend_cpu(OCT_ISA_REF, 2, false, &b, &err), OCT_OK);
+    oct_topology topology;
+    assert_int_equal(oct_topology_load(NULL, &topology, &err), OCT_OK);
+    const oct_cpu_config config = {.isa = OCT_ISA_REF, .n_threads = 2, .topology = &topology, .n_domains = 1};
+    assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
+    oct_topology_free(&topology);
     oct_table table = {NULL, 100, 100, 100, 96};
     static const float ones[96];
     oct_tensor gamma = {.name = "g", .dtype = OCT_F32, .rows = 1, .cols = 96, .data = ones};
@@ -216,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena),        cmocka_unit_test(test_range),
         cmocka_unit_test(test_team),         cmocka_unit_test(test_topology),
+        cmocka_unit_test(test_share),
         cmocka_unit_test(test_plan),         cmocka_unit_test(test_graph_errors),
         cmocka_unit_test(test_route),        cmocka_unit_test(test_kv_cache),
         cmocka_unit_test(test_comm),

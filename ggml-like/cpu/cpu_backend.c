@@ -20,8 +20,14 @@ static bool cpu_supports(const oct_backend *b, const oct_node *n)
 
 static size_t cpu_temp_bytes(const oct_backend *b, const oct_node *n, int64_t rows)
 {
-    (void)b;
-    return n->op == OCT_OP_EXPERTS ? oct_cpu_experts_temp(n, rows) : 0;
+    const oct_cpu *cpu = (const oct_cpu *)(const void *)b;
+    if (n->op == OCT_OP_EXPERTS)
+        return oct_cpu_experts_temp(cpu, n, rows);
+    if (n->op == OCT_OP_ATTENTION)
+        return oct_cpu_attention_temp(cpu, n, rows);
+    if (n->op == OCT_OP_LINEAR && n->w[0]->q8->split == OCT_SPLIT_IN && cpu->n_domains > 1)
+        return (size_t)(cpu->n_domains * rows * n->w[0]->q8->n_out) * sizeof(float);
+    return 0;
 }
 
 static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t rows)
@@ -30,7 +36,7 @@ static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t 
     const oct_cpu *cpu = (const oct_cpu *)(const void *)b;
     switch (n->op) {
     case OCT_OP_ATTENTION:
-        return (size_t)(n->attn->n_q_heads / n->attn->n_kv_heads * (n->attn->head_dim + 16)) * sizeof(float);
+        return oct_cpu_attention_scratch(n);
     case OCT_OP_ROUTE:
         return (size_t)n->w[0]->rows * sizeof(float);
     case OCT_OP_HEAD:
@@ -77,11 +83,23 @@ static void fold_ranks(shared_run *s, const oct_node *n)
                               rows * n->out->cols, s->err);
 }
 
+/* As oct_topology_spread places threads on nodes. */
+static int first_thread(int n_threads, int domain, int n_domains)
+{
+    return (int)((int64_t)n_threads * domain / n_domains);
+}
+
 static void run_thread(void *ctx, int thread, int n_threads)
 {
     shared_run *s = ctx;
-    oct_cpu_run c = {s->cpu, s->plan, s->run, thread, n_threads,
-                     s->plan->buffer + s->plan->shared_bytes + s->plan->thread_bytes * (size_t)thread};
+    int n_domains = s->cpu->n_domains;
+    oct_cpu_run c = {.cpu = s->cpu, .plan = s->plan, .run = s->run, .thread = thread,
+                     .n_threads = n_threads};
+    c.scratch = s->plan->buffer + s->plan->shared_bytes + s->plan->thread_bytes * (size_t)thread;
+    while (thread >= first_thread(n_threads, c.domain + 1, n_domains))
+        c.domain++;
+    c.domain_thread = thread - first_thread(n_threads, c.domain, n_domains);
+    c.domain_threads = first_thread(n_threads, c.domain + 1, n_domains) - thread + c.domain_thread;
     for (int i = s->first; i < s->end; i++) {
         const oct_node *n = &s->plan->graph->nodes[i];
         if (n->op != OCT_OP_FOLD_RANKS)
@@ -100,10 +118,17 @@ static void run_thread(void *ctx, int thread, int n_threads)
     }
 }
 
+static void clear_tails(oct_cpu *cpu)
+{
+    for (int i = 0; i < OCT_SHARE_PHASES * cpu->n_domains; i++)
+        cpu->tails[i].taken = 0;
+}
+
 static oct_status cpu_run(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r,
                           oct_error *err)
 {
     shared_run s = {.cpu = cpu_of(b), .plan = p, .run = r, .err = err, .first = first, .end = end};
+    clear_tails(s.cpu);
     oct_team_run(s.cpu->team, run_thread, &s);
     return s.status;
 }
@@ -113,20 +138,50 @@ static void cpu_free(oct_backend *b)
     oct_cpu *cpu = cpu_of(b);
     oct_team_free(cpu->team);
     oct_blas_close(cpu->blas);
+    free(cpu->tails);
     free(cpu);
 }
 
-oct_status oct_backend_cpu(oct_isa isa, int n_threads, bool blas, oct_backend **out, oct_error *err)
+int oct_cpu_domains(const oct_topology *t, int n_threads, int64_t n_slices)
+{
+    int64_t each = n_slices / t->n_nodes;
+    bool subtrees = n_slices % t->n_nodes == 0 && (each & (each - 1)) == 0;
+    return subtrees && n_threads >= t->n_nodes ? t->n_nodes : 1;
+}
+
+/* The team, each thread on a core of its own if that is asked for and possible. */
+static oct_status make_team(oct_cpu *cpu, const oct_cpu_config *config, oct_error *err)
+{
+    const oct_topology *t = config->topology;
+    if (!config->bind || !t->real || config->n_threads > t->n_cores)
+        return oct_team_new(config->n_threads, NULL, &cpu->team, err);
+    int *core = malloc((size_t)config->n_threads * sizeof *core);
+    if (!core)
+        return oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
+    oct_topology_spread(t, config->n_threads, core);
+    for (int i = 0; i < config->n_threads; i++)
+        core[i] = t->cpu[core[i]];
+    oct_status s = oct_team_new(config->n_threads, core, &cpu->team, err);
+    free(core);
+    return s;
+}
+
+oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_error *err)
 {
     *out = NULL;
     oct_cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu)
         return oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
-    cpu->base = (oct_backend){"cpu", n_threads, cpu_supports, cpu_temp_bytes, cpu_thread_bytes,
+    cpu->base = (oct_backend){"cpu", config->n_threads, cpu_supports, cpu_temp_bytes, cpu_thread_bytes,
                               cpu_alloc, cpu_release, cpu_run, cpu_free};
-    cpu->k = &oct_kernel_rows[isa];
-    oct_status status = oct_team_new(n_threads, &cpu->team, err);
-    if (status == OCT_OK && blas)
+    cpu->k = &oct_kernel_rows[config->isa];
+    cpu->n_domains = config->n_domains;
+    cpu->tails = aligned_alloc(64, sizeof *cpu->tails * OCT_SHARE_PHASES * (size_t)cpu->n_domains);
+    oct_status status = cpu->tails ? make_team(cpu, config, err)
+                                   : oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
+    if (cpu->tails)
+        clear_tails(cpu);
+    if (status == OCT_OK && config->blas)
         status = oct_blas_open(&cpu->blas, err);
     if (status != OCT_OK) {
         cpu_free(&cpu->base);

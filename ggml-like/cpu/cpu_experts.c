@@ -2,7 +2,7 @@
  * that fit the temporary memory; in decode that is one wave of all. Every wave has three phases:
  *   1. panels of gate and up -> gelu(gate) * up, f32
  *   2. its rows are quantised
- *   3. panels of down -> slots, the slices folded
+ *   3. panels of down -> slots, the slices folded; with several domains, one partial sum each
  * The next wave's first phase may run beside the third: they share no memory. */
 #include <string.h>
 
@@ -19,6 +19,7 @@ typedef struct expert_temp {
     int32_t *order;  /* [T * K] row * K + slot, sorted by expert */
     float *h;        /* [wave rows][F] */
     unsigned char *hq; /* [wave rows] activation rows for down */
+    float *parts;      /* several domains: [n_domains][T * K][D], else none */
     size_t bytes;
 } expert_temp;
 
@@ -33,24 +34,31 @@ static size_t align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-static expert_temp temp_at(unsigned char *base, const oct_node *n, int64_t rows)
+static expert_temp temp_at(const oct_cpu *cpu, unsigned char *base, const oct_node *n, int64_t rows)
 {
     const oct_q8_layout *down = n->w[1]->q8;
     oct_act_layout act;
     oct_act_layout_init(&act, down->n_in, down->n_groups);
-    size_t wave = wave_rows(n, rows);
+    size_t wave = wave_rows(n, rows), slots = (size_t)(rows * n->n_used);
     size_t order_at = align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
-    size_t h_at = order_at + align64((size_t)(rows * n->n_used) * sizeof(int32_t));
+    size_t h_at = order_at + align64(slots * sizeof(int32_t));
     size_t hq_at = h_at + align64(wave * (size_t)down->n_in * sizeof(float));
-    if (!base)
-        return (expert_temp){.bytes = hq_at + wave * act.bytes};
-    return (expert_temp){(int32_t *)(void *)base, (int32_t *)(void *)(base + order_at),
-                         (float *)(void *)(base + h_at), base + hq_at, hq_at + wave * act.bytes};
+    size_t parts_at = hq_at + align64(wave * act.bytes);
+    size_t parts = cpu->n_domains > 1 ? (size_t)cpu->n_domains * slots * (size_t)down->n_out : 0;
+    expert_temp t = {.bytes = parts_at + parts * sizeof(float)};
+    if (base) {
+        t.first = (int32_t *)(void *)base;
+        t.order = (int32_t *)(void *)(base + order_at);
+        t.h = (float *)(void *)(base + h_at);
+        t.hq = base + hq_at;
+        t.parts = (float *)(void *)(base + parts_at);
+    }
+    return t;
 }
 
-size_t oct_cpu_experts_temp(const oct_node *n, int64_t rows)
+size_t oct_cpu_experts_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows)
 {
-    return temp_at(NULL, n, rows).bytes;
+    return temp_at(cpu, NULL, n, rows).bytes;
 }
 
 /* Counting sort of (row, slot) by expert; stable, so a sequence's rows keep their order. */
@@ -80,53 +88,33 @@ static void sort_rows(const oct_node *n, const oct_cpu_run *c, const expert_temp
     t->first[0] = 0;
 }
 
-/* The experts first..end-1 of a wave and the phase's tasks per expert. */
+/* The experts first..end-1 of a wave. */
 typedef struct wave {
-    const oct_cpu_run *c;
     const oct_node *n;
     const expert_temp *t;
     int64_t first, end;
 } wave;
 
-typedef void task_fn(const wave *w, int64_t expert, int64_t task);
-
-static int64_t expert_rows(const wave *w, int64_t e)
+/* Shares a phase's tasks, n_tasks for every expert that has rows; groups are the wave's experts. */
+static void share_tasks(oct_cpu_run *c, const wave *w, int64_t n_tasks, oct_cpu_task_fn *fn)
 {
-    return w->t->first[e + 1] - w->t->first[e];
-}
-
-static int64_t task_cost(const wave *w, int64_t e)
-{
-    return expert_rows(w, e) > 0 ? expert_rows(w, e) + ROW_COST : 0;
-}
-
-/* Runs this thread's contiguous share, by cost, of n_tasks tasks of every expert that has rows. */
-static void share_tasks(const wave *w, int64_t n_tasks, task_fn *fn)
-{
-    int64_t total = 0, before = 0, lo, hi;
-    for (int64_t e = w->first; e < w->end; e++)
-        total += n_tasks * task_cost(w, e);
-    oct_team_range(total, w->c->thread, w->c->n_threads, &lo, &hi);
-    for (int64_t e = w->first; e < w->end && before < hi; e++) {
-        int64_t cost = task_cost(w, e);
-        if (cost == 0)
-            continue;
-        /* tasks whose first unit of cost lies in [lo, hi) */
-        int64_t a = lo <= before ? 0 : (lo - before + cost - 1) / cost;
-        int64_t b = (hi - before + cost - 1) / cost;
-        for (int64_t i = a; i < b && i < n_tasks; i++)
-            fn(w, e, i);
-        before += n_tasks * cost;
+    oct_cpu_work groups[OCT_CPU_MAX_EXPERTS];
+    for (int64_t e = w->first; e < w->end; e++) {
+        int64_t rows = w->t->first[e + 1] - w->t->first[e];
+        groups[e - w->first] = (oct_cpu_work){rows > 0 ? n_tasks : 0, rows + ROW_COST};
     }
+    oct_cpu_share(c, groups, w->end - w->first, fn, w);
 }
 
-static void gate_up_task(const wave *w, int64_t e, int64_t task)
+static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t task)
 {
-    const oct_cpu_run *c = w->c;
+    const wave *w = job;
+    int64_t e = w->first + group;
     const oct_tensor *act = w->n->in[0], *weight = w->n->w[0];
     const oct_q8_layout *l = weight->q8;
     const unsigned char *x = oct_cpu_data(c, act);
-    int64_t slice = task / l->n_panels, panel = task % l->n_panels;
+    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + task / l->n_panels;
+    int64_t panel = task % l->n_panels;
     int64_t slice_ff = l->unit_out / 2, at = panel * (OCT_Q8_PANEL / 2);
     int64_t n = slice_ff - at < OCT_Q8_PANEL / 2 ? slice_ff - at : OCT_Q8_PANEL / 2;
     int64_t d_ff = w->n->w[1]->q8->n_in, wave_first = w->t->first[w->first];
@@ -142,15 +130,17 @@ static void gate_up_task(const wave *w, int64_t e, int64_t task)
     }
 }
 
-static void down_task(const wave *w, int64_t e, int64_t panel)
+static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t panel)
 {
-    const oct_cpu_run *c = w->c;
+    const wave *w = job;
+    int64_t e = w->first + group;
     const oct_tensor *weight = w->n->w[1], *out = w->n->out;
     int64_t at = panel * OCT_Q8_PANEL;
     int64_t n = out->cols - at < OCT_Q8_PANEL ? out->cols - at : OCT_Q8_PANEL;
     oct_act_layout act;
     oct_act_layout_init(&act, weight->q8->n_in, weight->q8->n_groups);
-    float *slots = oct_cpu_data(c, out);
+    float *slots = c->cpu->n_domains > 1 ? w->t->parts + c->domain * out->rows * out->cols
+                                         : oct_cpu_data(c, out);
     int64_t wave_first = w->t->first[w->first];
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
@@ -164,38 +154,44 @@ static void down_task(const wave *w, int64_t e, int64_t panel)
     }
 }
 
-static void quantise_rows(const wave *w)
+static void quantise_rows(const oct_cpu_run *c, const wave *w)
 {
     const oct_q8_layout *down = w->n->w[1]->q8;
     oct_act_layout act;
     oct_act_layout_init(&act, down->n_in, down->n_groups);
     int64_t lo, hi, rows = w->t->first[w->end] - w->t->first[w->first];
-    oct_team_range(rows, w->c->thread, w->c->n_threads, &lo, &hi);
+    oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
     for (int64_t r = lo; r < hi; r++)
-        w->c->cpu->k->act_quantise(&act, w->t->h + r * down->n_in, w->t->hq + (size_t)r * act.bytes);
+        c->cpu->k->act_quantise(&act, w->t->h + r * down->n_in, w->t->hq + (size_t)r * act.bytes);
 }
 
-void oct_cpu_experts(const oct_cpu_run *c, const oct_node *n)
+void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
 {
     const oct_q8_layout *gate_up = n->w[0]->q8, *down = n->w[1]->q8;
-    expert_temp t = temp_at(c->plan->buffer + n->temp_offset, n, c->plan->graph->rows);
+    expert_temp t = temp_at(c->cpu, c->plan->buffer + n->temp_offset, n, c->plan->graph->rows);
     if (c->thread == 0)
         sort_rows(n, c, &t);
     oct_team_barrier(c->cpu->team);
 
     int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
+    int64_t my_slices = oct_cpu_first_slice(c, gate_up, c->domain + 1) - oct_cpu_first_slice(c, gate_up, c->domain);
     for (int64_t e = 0; e < down->n_experts;) {
-        wave w = {c, n, &t, e, e};
+        wave w = {n, &t, e, e};
         while (w.end < down->n_experts && t.first[w.end + 1] - t.first[e] <= cap)
             w.end++;
         e = w.end;
         if (t.first[w.end] == t.first[w.first])
             continue;
-        share_tasks(&w, gate_up->n_slices * gate_up->n_panels, gate_up_task);
+        share_tasks(c, &w, my_slices * gate_up->n_panels, gate_up_task);
         oct_team_barrier(c->cpu->team);
-        quantise_rows(&w);
+        quantise_rows(c, &w);
         oct_team_barrier(c->cpu->team);
-        share_tasks(&w, down->n_panels, down_task);
+        share_tasks(c, &w, down->n_panels, down_task);
+    }
+    if (c->cpu->n_domains > 1) {
+        oct_team_barrier(c->cpu->team);
+        oct_cpu_join(c, t.parts, n->out->rows * n->out->cols, oct_cpu_rows(c, n->in[0]) * n->n_used,
+                     n->out->cols, oct_cpu_data(c, n->out));
     }
     if (c->thread == 0)
         for (int64_t e = 0; e < down->n_experts; e++)

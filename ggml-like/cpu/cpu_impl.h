@@ -2,13 +2,17 @@
 #ifndef OCT_CPU_IMPL_H
 #define OCT_CPU_IMPL_H
 
+#include <stdatomic.h>
+
 #include "blas.h"
 #include "plan.h"
 #include "threads.h"
 
 enum {
     OCT_ROW_BLOCK = 128, /* rows that share a panel while it is in the cache */
-    OCT_FOLD_LEVELS = 4
+    OCT_FOLD_LEVELS = 4,
+    OCT_SHARE_PHASES = 4,
+    OCT_CPU_MAX_EXPERTS = 64
 };
 
 typedef struct oct_cpu {
@@ -16,6 +20,10 @@ typedef struct oct_cpu {
     const oct_kernels *k;
     oct_team *team;
     oct_blas *blas; /* NULL: not asked for */
+    int n_domains;
+    struct {
+        _Alignas(64) _Atomic int64_t taken; /* tasks of the tail */
+    } *tails; /* [OCT_SHARE_PHASES][n_domains] */
 } oct_cpu;
 
 /* One run as each thread sees it. */
@@ -24,8 +32,31 @@ typedef struct oct_cpu_run {
     const oct_plan *plan;
     oct_run *run;
     int thread, n_threads;
+    int domain, domain_thread, domain_threads; /* this thread's domain, its place there, their number */
+    int64_t phase;          /* calls of oct_cpu_share so far in this run */
     unsigned char *scratch; /* of this thread, 64-byte aligned */
 } oct_cpu_run;
+
+/* Tasks of equal cost. */
+typedef struct oct_cpu_work {
+    int64_t n_tasks, cost;
+} oct_cpu_work;
+
+/* Calls fn(c, job, group, task) for all tasks of all groups, shared by the threads of the domain: each
+ * has a contiguous range of the first seven eighths of the cost; who is done takes from the rest, one
+ * task at a time. Every thread must call it with the same groups; at most one call later a barrier
+ * must follow. */
+typedef void oct_cpu_task_fn(oct_cpu_run *c, const void *job, int64_t group, int64_t task);
+void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups, oct_cpu_task_fn *fn,
+                   const void *job);
+
+/* First slice of the thread's domain (of the next one: domain + 1). */
+int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int domain);
+
+/* With several domains an inputs-split product is written as one partial sum for each: part d of
+ * n_rows rows of n columns begins at parts + d * stride. Adds them as the tree over domains into
+ * out[n_rows][n]; rows are shared by all threads. */
+void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n, float *out);
 
 /* The thread's tiles: OCT_FOLD_LEVELS tiles of OCT_ROW_BLOCK rows of 64 floats, then row pointers. */
 typedef struct oct_cpu_tiles {
@@ -36,18 +67,25 @@ oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c);
 size_t oct_cpu_tiles_bytes(void);
 
 void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t);
+float *oct_cpu_row(const oct_cpu_run *c, const oct_tensor *t, int64_t row); /* of an f32 tensor */
 /* Tokens of this run that t has rows for. */
 int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
 
-/* Panel times rows for one matrix: all slices of an inputs-split matrix are folded. Returns the tile
- * [n_rows][64], inside tiles.y. tiles.rows holds the n_rows <= OCT_ROW_BLOCK activation rows. */
+/* Panel times rows for one matrix: the domain's slices of an inputs-split matrix are folded (slice is
+ * not used then). Returns the tile [n_rows][64], inside tiles.y. tiles.rows holds the
+ * n_rows <= OCT_ROW_BLOCK activation rows. */
 float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
                      int64_t expert, int64_t slice, int64_t panel, int64_t n_rows);
 
-void oct_cpu_experts(const oct_cpu_run *c, const oct_node *n);
-size_t oct_cpu_experts_temp(const oct_node *n, int64_t rows);
+void oct_cpu_experts(oct_cpu_run *c, const oct_node *n);
+size_t oct_cpu_experts_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows);
 
-typedef void oct_cpu_op_fn(const oct_cpu_run *c, const oct_node *n);
+void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n);
+void oct_cpu_attention(oct_cpu_run *c, const oct_node *n);
+size_t oct_cpu_attention_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows);
+size_t oct_cpu_attention_scratch(const oct_node *n);
+
+typedef void oct_cpu_op_fn(oct_cpu_run *c, const oct_node *n);
 extern oct_cpu_op_fn *const oct_cpu_ops[OCT_OP_COUNT];
 
 #endif
