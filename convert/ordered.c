@@ -82,7 +82,7 @@ oct_status oct_ordered_run(const oct_ordered *o, int n_threads, oct_error *err)
 {
     loop l = {.o = o, .lock = PTHREAD_MUTEX_INITIALIZER, .turned = PTHREAD_COND_INITIALIZER};
     oct_team *team = NULL;
-    OCT_TRY(oct_team_new(n_threads, &team, err));
+    OCT_TRY(oct_team_new(n_threads, NULL, &team, err));
     oct_team_run(team, run_thread, &l);
     oct_team_free(team);
     pthread_mutex_destroy(&l.lock);
