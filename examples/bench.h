@@ -1,0 +1,100 @@
+/* bench.h: what the files of `octet bench` share.
+ *
+ * Every measurement is interleaved with probes of the same machine at the same moment: probe, run,
+ * probe, run, ... Each run is divided by the mean of the probes before and after it; medians and
+ * extremes are taken of these ratios. The memory of a shared machine changes from minute to minute,
+ * a ratio does not. */
+#ifndef OCT_BENCH_H
+#define OCT_BENCH_H
+
+#include <jansson.h>
+
+#include "cli.h"
+#include "cpu_impl.h"
+#include "model_impl.h"
+#include "probe.h"
+
+enum { OCT_BENCH_LIST = 32, OCT_BENCH_REPEATS = 99 };
+
+typedef struct oct_bench_list {
+    int64_t v[OCT_BENCH_LIST];
+    int n;
+} oct_bench_list;
+
+typedef struct oct_bench {
+    /* Options. */
+    const char *path; /* model file */
+    oct_bench_list threads, prompts, depths, batches;
+    int64_t n_decode, repeats, chunk;
+    int64_t layers, vocab; /* synthetic */
+    uint64_t seed;
+    const char *out; /* synthetic: file to write; NULL: memory */
+    int kv, act, format, synthetic;
+    bool expert, attention, force;
+
+    const oct_model *model;
+    const oct_kernels *kernels;
+    json_t *rows; /* results */
+} oct_bench;
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+/* Threads and probes for one thread count. */
+typedef struct oct_bench_rig {
+    const oct_bench *b;
+    oct_backend *backend; /* threads placed as a session's are */
+    oct_team *team;       /* the backend's */
+    int n_threads;
+    const oct_probe *integer, *f32;
+    oct_probe_span *spans; /* expert weights of the model, in file order */
+    int64_t n_spans, next; /* where the next read probe begins: it walks round and round */
+    double barrier, wake;  /* seconds */
+} oct_bench_rig;
+
+OCT_MUST_CHECK oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads,
+                                             oct_error *err);
+void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
+/* Bytes per second over the next stretch of expert weights. */
+double oct_bench_read(oct_bench_rig *r);
+
+/* All probes of a thread count, repeated: {threads, read_gb_per_second, int8 ..., barrier_us, ...}. */
+json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats);
+
+/* CPU, cores, pages, governor, compiler, version, model. */
+json_t *oct_bench_machine(const oct_bench *b);
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+/* One repetition: does the work, tells how long it took and what it needed at least. */
+typedef struct oct_bench_run {
+    double seconds;
+    double tokens, bytes, ops; /* ops as the probe counts them */
+} oct_bench_run;
+typedef oct_status oct_bench_fn(void *ctx, oct_bench_run *run, oct_error *err);
+
+/* Runs fn once unmeasured, then b->repeats times between probes, and adds the results to row: see
+ * bench_table.c for the keys. arithmetic: the probe that ops are compared with. */
+OCT_MUST_CHECK oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic,
+                                            oct_bench_fn *fn, void *ctx, json_t *row,
+                                            oct_error *err);
+/* {"median": ..., "min": ..., "max": ...} of n values, which are sorted. */
+json_t *oct_bench_spread(double *v, int64_t n);
+
+OCT_MUST_CHECK oct_status oct_bench_prefill(oct_bench_rig *r, int64_t n, int64_t depth,
+                                            oct_error *err);
+OCT_MUST_CHECK oct_status oct_bench_decode(oct_bench_rig *r, int64_t batch, int64_t depth,
+                                           oct_error *err);
+OCT_MUST_CHECK oct_status oct_bench_expert(oct_bench_rig *r, int64_t n_rows, oct_error *err);
+OCT_MUST_CHECK oct_status oct_bench_attention(oct_bench_rig *r, oct_error *err);
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+/* Writes the synthetic model to b->out or into memory; *path (128 bytes) is what to open, *fd the
+ * memory (-1 for a file), to be closed after the model. */
+OCT_MUST_CHECK oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd,
+                                              oct_error *err);
+
+/* Prints everything in the format asked for; an exit code. */
+int oct_bench_print(const oct_bench *b, const json_t *all);
+
+#endif

@@ -1,0 +1,95 @@
+/* bench_machine.c: where a measurement was made. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "topology.h"
+
+#ifndef OCT_GIT
+#define OCT_GIT ""
+#endif
+
+/* The rest of the first line of a file that begins with a word (all of it for ""); "" if there is
+ * none. */
+static const char *line_of(const char *path, const char *word, char out[128])
+{
+    char line[512];
+    FILE *f = fopen(path, "r");
+    out[0] = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, word, strlen(word)) != 0)
+            continue;
+        const char *p = line + strlen(word);
+        p += strspn(p, " \t:");
+        snprintf(out, 128, "%.*s", (int)strcspn(p, "\n"), p);
+        break;
+    }
+    if (f)
+        fclose(f);
+    return out;
+}
+
+/* What the kernel tells of the mapping that an address lies in. */
+static void pages_of(const void *address, char out[128])
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    unsigned long long lo, hi, kib, size = 0, rss = 0, huge = 0, page = 0, at = (uintptr_t)address;
+    bool inside = false;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%llx-%llx ", &lo, &hi) == 2) {
+            if (inside)
+                break;
+            inside = lo <= at && at < hi;
+        } else if (inside) {
+            if (sscanf(line, "Size: %llu", &kib) == 1)
+                size = kib;
+            else if (sscanf(line, "Rss: %llu", &kib) == 1)
+                rss = kib;
+            else if (sscanf(line, "KernelPageSize: %llu", &kib) == 1)
+                page = kib;
+            else if (sscanf(line, "AnonHugePages: %llu", &kib) == 1 ||
+                     sscanf(line, "ShmemPmdMapped: %llu", &kib) == 1 ||
+                     sscanf(line, "FilePmdMapped: %llu", &kib) == 1)
+                huge += kib;
+        }
+    }
+    if (f)
+        fclose(f);
+    snprintf(out, 128, "%llu KiB, %.0f %% of what is mapped in huge pages, %.0f %% resident", page,
+             rss ? 100.0 * (double)huge / (double)rss : 0.0,
+             size ? 100.0 * (double)rss / (double)size : 0.0);
+}
+
+static void put(json_t *o, const char *key, const char *value)
+{
+    if (value[0])
+        json_object_set_new(o, key, json_string(value));
+}
+
+json_t *oct_bench_machine(const oct_bench *b)
+{
+    static const char thp[] = "/sys/kernel/mm/transparent_hugepage/enabled";
+    static const char governor[] = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+    char text[128];
+    const char *why;
+    cpu_set_t set;
+    json_t *o = json_object();
+    put(o, "cpu", line_of("/proc/cpuinfo", "model name", text));
+    int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    int cores = oct_topology_threads(&why);
+    snprintf(text, sizeof text, "%d of %d processors allowed (%s)", cores, cpus, why);
+    put(o, "cores", text);
+    put(o, "kernels", b->kernels->name);
+    pages_of(b->model->layers[0].gate_up.data, text);
+    put(o, "pages of the weights", text);
+    put(o, "transparent huge pages", line_of(thp, "", text));
+    put(o, "NUMA balancing", line_of("/proc/sys/kernel/numa_balancing", "", text));
+    put(o, "governor", line_of(governor, "", text));
+    put(o, "kernel", line_of("/proc/sys/kernel/osrelease", "", text));
+    put(o, "compiler", __VERSION__);
+    snprintf(text, sizeof text, "%s%s%s", oct_version(), OCT_GIT[0] ? ", " : "", OCT_GIT);
+    put(o, "octet", text);
+    return o;
+}

@@ -1,0 +1,224 @@
+/* bench_run.c: prompts and generated tokens through the public interface, timed. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "progress.h"
+
+/* A session with everything it needs, at a depth of context that each repetition returns to. */
+typedef struct run_state {
+    oct_bench_rig *rig;
+    oct_session *session;
+    int64_t batch, depth;  /* sequences; positions held before */
+    int64_t n, n_timed;    /* tokens of a repetition */
+    int32_t *tokens, *seq; /* random ids [room]; 0, 1, ... [batch] */
+    uint8_t *want;         /* ones [batch] */
+    float *logits;         /* [batch][n_vocab] */
+    int64_t room;
+} run_state;
+
+static uint64_t random_bits(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static void random_tokens(run_state *s, uint64_t *state)
+{
+    const oct_model_info *info = oct_model_get_info(s->rig->b->model);
+    for (int64_t i = 0; i < s->room;) {
+        int32_t id = (int32_t)(random_bits(state) % (uint64_t)info->n_vocab);
+        if (id != info->pad_id)
+            s->tokens[i++] = id;
+    }
+}
+
+/* Fills every sequence up to the depth. */
+static oct_status fill(run_state *s, uint64_t *state, oct_error *err)
+{
+    oct_progress progress;
+    uint64_t total = (uint64_t)(s->batch * s->depth), done = 0;
+    oct_progress_start_tokens(&progress, "filling the context", total);
+    oct_status status = OCT_OK;
+    for (int64_t q = 0; q < s->batch && status == OCT_OK; q++) {
+        for (int64_t i = 0; i < s->room; i++)
+            s->seq[i] = (int32_t)q;
+        for (int64_t at = 0; at < s->depth && status == OCT_OK;) {
+            int64_t n = s->depth - at < s->room ? s->depth - at : s->room;
+            random_tokens(s, state);
+            memset(s->want, 0, (size_t)s->room);
+            oct_batch b = {n, s->tokens, s->seq, s->want};
+            status = oct_eval(s->session, &b, NULL, err);
+            at += n;
+            oct_progress_update(&progress, done += (uint64_t)n);
+        }
+    }
+    oct_progress_end(&progress, status == OCT_OK);
+    return status;
+}
+
+static void free_state(run_state *s)
+{
+    oct_session_free(s->session);
+    free(s->tokens);
+    free(s->seq);
+    free(s->want);
+    free(s->logits);
+}
+
+static oct_status start(run_state *s, oct_error *err)
+{
+    const oct_bench *b = s->rig->b;
+    uint64_t state = b->seed;
+    oct_session_params p = {.n_ctx = s->depth + s->n,
+                            .n_seqs = s->batch,
+                            .chunk = b->chunk,
+                            .n_threads = s->rig->n_threads,
+                            .kv = (oct_kv)b->kv,
+                            .isa = b->kernels->name,
+                            .cancel = oct_cli_cancel_flag()};
+    size_t vocab = (size_t)oct_model_get_info(b->model)->n_vocab;
+    s->room = s->n > b->chunk ? s->n : b->chunk;
+    s->room = s->room > s->batch ? s->room : s->batch;
+    s->tokens = malloc((size_t)s->room * sizeof *s->tokens);
+    s->seq = malloc((size_t)s->room * sizeof *s->seq);
+    s->want = malloc((size_t)s->room);
+    s->logits = malloc((size_t)s->batch * vocab * sizeof *s->logits);
+    if (!s->tokens || !s->seq || !s->want || !s->logits)
+        return oct_fail(err, OCT_ERR_MEMORY, "bench: no memory for %lld tokens",
+                        (long long)s->room);
+    OCT_TRY(oct_session_new(b->model, &p, &s->session, err));
+    OCT_TRY(fill(s, &state, err));
+    random_tokens(s, &state);
+    for (int64_t q = 0; q < s->batch; q++)
+        s->seq[q] = (int32_t)q;
+    memset(s->want, 1, (size_t)s->room);
+    return OCT_OK;
+}
+
+/* Multiply-accumulates with weights, per row, in the four matrices of a layer. Attention itself,
+ * router and norms are left out: they count as time, not as work. */
+static double layer_macs(const oct_grok_config *c, bool after_kv)
+{
+    double d = (double)c->d_model, p = (double)c->head_dim;
+    double q = (double)c->n_q_heads, kv = (double)c->n_kv_heads;
+    if (!after_kv)
+        return d * p * (q + 2 * kv);
+    return d * p * q + (double)c->n_used * 3 * d * (double)c->d_ff;
+}
+
+/* Needed multiplications and additions for n rows of which n_out logits are wanted: in the last
+ * layer only those go on once keys and values are stored. */
+static double needed_ops(const oct_bench *b, double n, double n_out)
+{
+    const oct_grok_config *c = &b->model->config;
+    double layers = (double)c->n_layers;
+    return 2 *
+           (layers * n * layer_macs(c, false) + ((layers - 1) * n + n_out) * layer_macs(c, true) +
+            n_out * (double)c->n_vocab * (double)c->d_model);
+}
+
+/* Keys and values that the library counts as read for n rows from depth on. */
+static double kv_bytes(const oct_bench *b, double n, double n_out, double depth)
+{
+    static const double elem[] = {2, 2, 4};
+    const oct_grok_config *c = &b->model->config;
+    double row = 2 * (double)(c->n_kv_heads * c->head_dim) * elem[b->kv];
+    double all = n * depth + n * (n + 1) / 2, last = n_out * (depth + n);
+    return row * ((double)(c->n_layers - 1) * all + last);
+}
+
+static double passes(const oct_bench_rig *r)
+{
+    return r->b->act == 0 ? r->integer->passes16 : 1;
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
+{
+    run_state *s = ctx;
+    const oct_bench *b = s->rig->b;
+    oct_session_stats before, after;
+    oct_batch batch = {s->n, s->tokens, NULL, NULL};
+    oct_session_truncate(s->session, 0, s->depth);
+    oct_session_get_stats(s->session, &before);
+    double start = oct_cli_seconds();
+    OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
+    run->seconds = oct_cli_seconds() - start;
+    oct_session_get_stats(s->session, &after);
+    double n = (double)s->n, once = (double)s->depth + n;
+    run->tokens = n;
+    /* Keys and values once a layer, however often the kernels come back to them. */
+    run->bytes = (double)(after.bytes_read - before.bytes_read) -
+                 kv_bytes(b, n, 1, (double)s->depth) + kv_bytes(b, 1, 1, once - 1);
+    run->ops = needed_ops(b, n, 1) * passes(s->rig);
+    return OCT_OK;
+}
+
+static json_t *new_row(const run_state *s, const char *test)
+{
+    static const char *const kv[] = {"f16", "bf16", "f32"}, *const act[] = {"i16", "i8"};
+    const oct_bench *b = s->rig->b;
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "test", test, "threads",
+                     s->rig->n_threads, "tokens", (json_int_t)s->n_timed, "depth",
+                     (json_int_t)s->depth, "batch", (json_int_t)s->batch, "chunk",
+                     (json_int_t)b->chunk, "kv", kv[b->kv], "act", act[b->act], "kernels",
+                     b->kernels->name);
+}
+
+static oct_status measure(run_state *s, const char *test, oct_bench_fn *fn, oct_error *err)
+{
+    json_t *row = new_row(s, test);
+    oct_status status = start(s, err);
+    if (status == OCT_OK)
+        status = oct_bench_measure(s->rig, s->rig->integer, fn, s, row, err);
+    if (status == OCT_OK)
+        json_array_append(s->rig->b->rows, row);
+    json_decref(row);
+    free_state(s);
+    return status;
+}
+
+oct_status oct_bench_prefill(oct_bench_rig *r, int64_t n, int64_t depth, oct_error *err)
+{
+    run_state s = {.rig = r, .batch = 1, .depth = depth, .n = n, .n_timed = n};
+    return measure(&s, "prefill", prefill_once, err);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* The first token after a change of work is not timed. */
+static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
+{
+    run_state *s = ctx;
+    const oct_bench *b = s->rig->b;
+    oct_session_stats before = {0}, after;
+    double start = 0;
+    for (int64_t q = 0; q < s->batch; q++)
+        oct_session_truncate(s->session, (int32_t)q, s->depth);
+    for (int64_t i = 0; i < s->n; i++) {
+        if (i == 1) {
+            oct_session_get_stats(s->session, &before);
+            start = oct_cli_seconds();
+        }
+        oct_batch batch = {s->batch, s->tokens + i * s->batch % (s->room - s->batch + 1), s->seq,
+                           s->want};
+        OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
+    }
+    run->seconds = oct_cli_seconds() - start;
+    oct_session_get_stats(s->session, &after);
+    run->tokens = (double)(s->n_timed * s->batch);
+    run->bytes = (double)(after.bytes_read - before.bytes_read);
+    run->ops = needed_ops(b, run->tokens, run->tokens) * passes(s->rig);
+    return OCT_OK;
+}
+
+oct_status oct_bench_decode(oct_bench_rig *r, int64_t batch, int64_t depth, oct_error *err)
+{
+    int64_t n = r->b->n_decode;
+    run_state s = {.rig = r, .batch = batch, .depth = depth, .n = n + 1, .n_timed = n};
+    return measure(&s, "decode", decode_once, err);
+}

@@ -1,0 +1,201 @@
+/* bench_table.c: results as Markdown, CSV or JSON. A result is a row, a JSON object with
+ *   test, threads, tokens, depth, batch, chunk, kv, act, kernels    what was run
+ *   gb_per_token      weights, scales, keys and values that the library read
+ *   tokens_per_second, gb_per_second, read_probe (GB/s), tops, peak_probe (TOPS): spreads
+ *   of_read_probe, of_peak_probe: spreads of ratios, each run against the probes beside it
+ *   predicted         tokens per second if the run took the longer of (bytes / read probe) and
+ *                     (operations / peak probe)
+ *   of_predicted      measured / predicted
+ *   sync              share of the time that threads waited for each other; null: not known
+ * A spread is {"median", "min", "max"}. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+enum { MARKDOWN, CSV, JSON };
+
+typedef struct column {
+    const char *key, *title;
+    char kind; /* s text, i integer, n number, r spread of numbers, p spread of ratios as % */
+    int decimals;
+    const char *tests; /* letters of the tests that print it in Markdown */
+} column;
+
+/* P prefill, D decode, E expert, A attention */
+static const column columns[] = {
+    {"test", "test", 's', 0, "PDEA"},
+    {"threads", "threads", 'i', 0, "PDEA"},
+    {"tokens", "tokens", 'i', 0, "PDEA"},
+    {"depth", "depth", 'i', 0, "PDA"},
+    {"batch", "batch", 'i', 0, "DA"},
+    {"chunk", "chunk", 'i', 0, "P"},
+    {"act", "act", 's', 0, "PDE"},
+    {"kv", "KV", 's', 0, "DA"},
+    {"kernels", "kernels", 's', 0, "PDEA"},
+    {"tokens_per_second", "tokens/s", 'r', 2, "PDEA"},
+    {"gb_per_token", "GB/token", 'n', 3, "D"},
+    {"gb_per_second", "GB/s", 'r', 1, "DA"},
+    {"read_probe", "read probe", 'r', 1, "DPA"},
+    {"of_read_probe", "% of read probe", 'p', 1, "DA"},
+    {"tops", "TOPS", 'r', 3, "PEA"},
+    {"peak_probe", "peak probe", 'r', 3, "PEA"},
+    {"of_peak_probe", "% of peak probe", 'p', 1, "PEA"},
+    {"sync", "% sync", 'n', 1, "PD"},
+    {"predicted", "predicted", 'r', 2, "PDA"},
+    {"of_predicted", "measured / predicted, %", 'p', 1, "PDA"},
+};
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+static double part(const json_t *spread, const char *key)
+{
+    return json_number_value(json_object_get(spread, key));
+}
+
+static void cell(const column *c, const json_t *row)
+{
+    const json_t *v = json_object_get(row, c->key);
+    double scale = c->kind == 'p' ? 100 : 1;
+    int d = c->decimals;
+    if (!v || json_is_null(v))
+        oct_cli_outf("-");
+    else if (c->kind == 's')
+        oct_cli_outf("%s", json_string_value(v));
+    else if (c->kind == 'i')
+        oct_cli_outf("%lld", (long long)json_integer_value(v));
+    else if (c->kind == 'n')
+        oct_cli_outf("%.*f", d, json_number_value(v));
+    else
+        oct_cli_outf("%.*f (%.*f..%.*f)", d, scale * part(v, "median"), d, scale * part(v, "min"),
+                     d, scale * part(v, "max"));
+}
+
+static char letter_of(const json_t *row)
+{
+    return (char)(json_string_value(json_object_get(row, "test"))[0] - 'a' + 'A');
+}
+
+static void markdown_rows(const json_t *rows)
+{
+    char last = 0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row)
+    {
+        char letter = letter_of(row);
+        if (letter != last) {
+            oct_cli_outf("\n|");
+            for (int c = 0; c < N_COLUMNS; c++)
+                if (strchr(columns[c].tests, letter))
+                    oct_cli_outf(" %s |", columns[c].title);
+            oct_cli_outf("\n|");
+            for (int c = 0; c < N_COLUMNS; c++)
+                if (strchr(columns[c].tests, letter))
+                    oct_cli_outf("---|");
+            oct_cli_outf("\n");
+        }
+        last = letter;
+        oct_cli_outf("|");
+        for (int c = 0; c < N_COLUMNS; c++) {
+            if (!strchr(columns[c].tests, letter))
+                continue;
+            oct_cli_outf(" ");
+            cell(&columns[c], row);
+            oct_cli_outf(" |");
+        }
+        oct_cli_outf("\n");
+    }
+}
+
+static void markdown_facts(const json_t *facts)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)facts, key, v)
+    {
+        if (json_is_string(v))
+            oct_cli_outf("- %s: %s\n", key, json_string_value(v));
+        else if (json_is_integer(v))
+            oct_cli_outf("- %s: %lld\n", key, (long long)json_integer_value(v));
+    }
+}
+
+static void markdown_probes(const json_t *probes)
+{
+    static const column spread = {"tops", NULL, 'r', 3, ""}, read = {"read", NULL, 'r', 1, ""};
+    size_t i, k;
+    json_t *set, *p;
+    oct_cli_outf("\n| threads | probe | median (min..max) |\n|---|---|---|\n");
+    json_array_foreach(probes, i, set)
+    {
+        long long threads = json_integer_value(json_object_get(set, "threads"));
+        oct_cli_outf("| %lld | reading the weights, GB/s | ", threads);
+        cell(&read, set);
+        oct_cli_outf(" |\n");
+        json_array_foreach(json_object_get(set, "arithmetic"), k, p)
+        {
+            oct_cli_outf("| %lld | %s, TOPS | ", threads,
+                         json_string_value(json_object_get(p, "instruction")));
+            cell(&spread, p);
+            oct_cli_outf(" |\n");
+        }
+        oct_cli_outf("| %lld | barrier, us | %.3f |\n", threads, part(set, "barrier_us"));
+        oct_cli_outf("| %lld | waking the threads, us | %.1f |\n", threads, part(set, "wake_us"));
+    }
+}
+
+static void print_csv(const json_t *rows)
+{
+    static const char *const parts[] = {"median", "min", "max"};
+    size_t i;
+    json_t *row;
+    for (int c = 0; c < N_COLUMNS; c++) {
+        bool many = columns[c].kind == 'r' || columns[c].kind == 'p';
+        for (int k = 0; k < (many ? 3 : 1); k++)
+            oct_cli_outf("%s%s%s%s", c ? "," : "", columns[c].key, many ? "_" : "",
+                         many ? parts[k] : "");
+    }
+    oct_cli_outf("\n");
+    json_array_foreach(rows, i, row)
+    {
+        for (int c = 0; c < N_COLUMNS; c++) {
+            const json_t *v = json_object_get(row, columns[c].key);
+            bool many = columns[c].kind == 'r' || columns[c].kind == 'p';
+            oct_cli_outf("%s", c ? "," : "");
+            for (int k = 0; many && k < 3; k++)
+                oct_cli_outf("%s%.6g", k ? "," : "", part(v, parts[k]));
+            if (!many && json_is_string(v))
+                oct_cli_outf("%s", json_string_value(v));
+            else if (!many && json_is_number(v))
+                oct_cli_outf("%.6g", json_number_value(v));
+        }
+        oct_cli_outf("\n");
+    }
+}
+
+static int print_json(const json_t *all)
+{
+    char *text = json_dumps(all, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    if (!text) {
+        oct_cli_error("no memory for the result");
+        return OCT_EXIT_ERROR;
+    }
+    oct_cli_outf("%s\n", text);
+    free(text);
+    return oct_cli_out_end();
+}
+
+int oct_bench_print(const oct_bench *b, const json_t *all)
+{
+    if (b->format == JSON)
+        return print_json(all);
+    if (b->format == CSV) {
+        print_csv(json_object_get(all, "rows"));
+        return oct_cli_out_end();
+    }
+    markdown_facts(json_object_get(all, "machine"));
+    markdown_facts(json_object_get(all, "model"));
+    markdown_probes(json_object_get(all, "probes"));
+    markdown_rows(json_object_get(all, "rows"));
+    return oct_cli_out_end();
+}

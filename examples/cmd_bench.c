@@ -1,0 +1,233 @@
+/* octet bench: how fast this machine runs a model, measured against what the machine can do. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "commands.h"
+#include "memory.h"
+#include "topology.h"
+
+static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
+{
+    const oct_opt rows[] = {
+        OCT_ROW_TEXT('m', "model", &b->path, "FILE", "model file, made by `octet convert`"),
+        OCT_ROW_CHOICE(0, "synthetic", &b->synthetic, "none|grok-1",
+                       "instead of -m: layers of Grok-1's shape, random weights"),
+        OCT_ROW_INT(0, "layers", &b->layers, 1, 64, "N", "synthetic: layers, 4.9 GB each [2]"),
+        OCT_ROW_INT(0, "vocab", &b->vocab, 16, 131072, "N", "synthetic: vocabulary [4096]"),
+        OCT_ROW_U64(0, "seed", &b->seed, NULL, "N", "of the weights and the tokens [1]"),
+        OCT_ROW_TEXT('o', "output", &b->out, "FILE",
+                     "synthetic: write this file and use it [in memory]"),
+        OCT_ROW_TEXT('t', "threads", &text[0], "LIST",
+                     "threads, as all lists separated by commas [physical cores]"),
+        OCT_ROW_TEXT('p', "prompt", &text[1], "LIST", "lengths of prompts; 0: none [512]"),
+        OCT_ROW_INT('n', "decode", &b->n_decode, 0, 100000, "N",
+                    "tokens generated in a repetition; 0: none [16]"),
+        OCT_ROW_TEXT('d', "depth", &text[2], "LIST", "positions held before [0]"),
+        OCT_ROW_TEXT('b', "batch", &text[3], "LIST", "sequences decoded together [1]"),
+        OCT_ROW_INT('r', "repeat", &b->repeats, 1, OCT_BENCH_REPEATS, "N", "repetitions [9]"),
+        OCT_ROW_INT(0, "chunk", &b->chunk, 1, 16384, "N", "prompt tokens evaluated together [512]"),
+        OCT_ROW_CHOICE(0, "kv", &b->kv, "f16|bf16|f32", "type of the KV cache [f16]"),
+        OCT_ROW_CHOICE(0, "format", &b->format, "md|csv|json", "of the result [md]"),
+        OCT_ROW_FLAG(0, "force", &b->force, "go on although memory does not suffice"),
+    };
+    const oct_cli cli = {
+        .name = "bench",
+        .synopsis = "-m MODEL | --synthetic grok-1 [options]",
+        .about =
+            "Measures prompts and generated tokens, each repetition between two probes: reading\n"
+            "the weights as fast as memory allows, and the kernels' integer instruction at its\n"
+            "peak. Results are medians (least..greatest); shares are of the probes beside the\n"
+            "very run. predicted is what the probes allow: the longer of bytes / bandwidth and\n"
+            "operations / peak.",
+        .opts = rows,
+        .n_opts = sizeof rows / sizeof *rows,
+        .notes = "examples:\n"
+                 "  octet bench -m grok-1.gguf\n"
+                 "  octet bench --synthetic grok-1 --layers 2 -t 1,2 -p 64,512 -n 32\n"
+                 "  octet bench -m grok-1.gguf -p 0 -n 16 -d 0,2048,8000 --format csv",
+    };
+    return oct_cli_parse(&cli, argc, argv, NULL);
+}
+
+/* "1,2,4" into numbers of lo..hi. */
+static bool parse_list(const char *name, const char *text, int64_t lo, int64_t hi,
+                       oct_bench_list *list)
+{
+    if (!text)
+        return true;
+    list->n = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        long long v = strtoll(p, &end, 10);
+        if (end == p || (*end && *end != ',') || v < lo || v > hi || list->n == OCT_BENCH_LIST) {
+            oct_cli_error("bench: %s '%s': expected up to %d numbers of %lld..%lld with commas",
+                          name, text, OCT_BENCH_LIST, (long long)lo, (long long)hi);
+            return false;
+        }
+        list->v[list->n++] = v;
+        if (!*end)
+            return true;
+        p = end;
+    }
+}
+
+static bool parse_lists(oct_bench *b, const char *text[4])
+{
+    return parse_list("--threads", text[0], 1, OCT_MAX_THREADS, &b->threads) &&
+           parse_list("--prompt", text[1], 0, 1 << 20, &b->prompts) &&
+           parse_list("--depth", text[2], 0, 1 << 20, &b->depths) &&
+           parse_list("--batch", text[3], 1, 1024, &b->batches);
+}
+
+static int64_t most(const oct_bench_list *l)
+{
+    int64_t m = 0;
+    for (int i = 0; i < l->n; i++)
+        m = l->v[i] > m ? l->v[i] : m;
+    return m;
+}
+
+/* Whether the largest session fits the context and the memory; -1 to go on. */
+static int check(const oct_bench *b)
+{
+    int64_t longest = most(&b->prompts) > b->n_decode + 1 ? most(&b->prompts) : b->n_decode + 1;
+    int64_t need = most(&b->depths) + longest, n_ctx = oct_model_get_info(b->model)->n_ctx;
+    if (need > n_ctx) {
+        oct_cli_error("bench: depth and tokens come to %lld positions, the model has %lld",
+                      (long long)need, (long long)n_ctx);
+        return OCT_EXIT_USAGE;
+    }
+    oct_cli_session o = {.model = b->path,
+                         .n_threads = most(&b->threads),
+                         .chunk = b->chunk,
+                         .kv = b->kv,
+                         .force = b->force};
+    oct_session_params p;
+    oct_cli_session_params(&o, need, most(&b->batches), &p);
+    return oct_cli_fits(&o, b->model, &p, 0);
+}
+
+static oct_status run_threads(oct_bench *b, oct_bench_rig *r, json_t *probes, oct_error *err)
+{
+    json_array_append_new(probes, oct_bench_probes(r, b->repeats));
+    for (int d = 0; d < b->depths.n; d++)
+        for (int p = 0; p < b->prompts.n; p++)
+            if (b->prompts.v[p] > 0)
+                OCT_TRY(oct_bench_prefill(r, b->prompts.v[p], b->depths.v[d], err));
+    for (int d = 0; d < b->depths.n && b->n_decode > 0; d++)
+        for (int s = 0; s < b->batches.n; s++)
+            OCT_TRY(oct_bench_decode(r, b->batches.v[s], b->depths.v[d], err));
+    return OCT_OK;
+}
+
+static oct_status run(oct_bench *b, json_t *probes, oct_error *err)
+{
+    for (int t = 0; t < b->threads.n; t++) {
+        oct_bench_rig rig;
+        oct_status s = oct_bench_rig_init(&rig, b, (int)b->threads.v[t], err);
+        if (s == OCT_OK)
+            s = run_threads(b, &rig, probes, err);
+        oct_bench_rig_free(&rig);
+        OCT_TRY(s);
+    }
+    return OCT_OK;
+}
+
+static json_t *model_facts(const oct_bench *b)
+{
+    const oct_model_info *i = oct_model_get_info(b->model);
+    char shape[128], print[24], a[24], c[24], weights[80];
+    snprintf(shape, sizeof shape,
+             "%lld layers, width %lld, FFN %lld, %lld of %lld experts, %lld ids",
+             (long long)i->n_layers, (long long)i->d_model, (long long)i->d_ff,
+             (long long)i->n_experts_used, (long long)i->n_experts, (long long)i->n_vocab);
+    snprintf(print, sizeof print, "%016llx", (unsigned long long)i->fingerprint);
+    snprintf(weights, sizeof weights, "%s, %s read per token", oct_cli_bytes(i->weight_bytes, a),
+             oct_cli_bytes(i->active_bytes, c));
+    return json_pack("{s:s, s:s, s:s, s:s}", "model", b->synthetic ? "synthetic grok-1" : b->path,
+                     "shape", shape, "weights", weights, "fingerprint", print);
+}
+
+static int work(oct_bench *b)
+{
+    oct_error err = {0};
+    int code = check(b);
+    if (code >= 0)
+        return code;
+    json_t *probes = json_array();
+    b->rows = json_array();
+    oct_status s = run(b, probes, &err);
+    json_t *all = json_pack("{s:o, s:o, s:o, s:o}", "machine", oct_bench_machine(b), "model",
+                            model_facts(b), "probes", probes, "rows", b->rows);
+    code = s == OCT_OK ? oct_bench_print(b, all) : oct_cli_fail(&err);
+    json_decref(all);
+    return code;
+}
+
+static oct_status choose_kernels(oct_bench *b, oct_error *err)
+{
+    oct_session_params p = {.chunk = 1, .n_ctx = 1, .n_threads = 1};
+    oct_session_need need;
+    oct_isa isa;
+    OCT_TRY(oct_session_estimate(b->model, &p, &need, err));
+    if (!oct_isa_parse(need.isa, &isa))
+        return oct_fail(err, OCT_ERR_UNSUPPORTED, "bench: unknown kernels '%s'", need.isa);
+    b->kernels = &oct_kernel_rows[isa];
+    return OCT_OK;
+}
+
+static int open_and_work(oct_bench *b)
+{
+    oct_error err = {0};
+    oct_model *m = NULL;
+    char path[128] = "";
+    int fd = -1, code;
+    oct_status s = OCT_OK;
+    if (b->synthetic) {
+        s = oct_bench_synthetic(b, path, &fd, &err);
+        b->path = b->out ? b->out : path;
+    }
+    if (s == OCT_OK)
+        s = oct_model_open(b->path, &m, &err);
+    b->model = m;
+    if (s == OCT_OK)
+        s = choose_kernels(b, &err);
+    code = s == OCT_OK ? work(b) : oct_cli_fail(&err);
+    oct_model_close(m);
+    if (fd >= 0)
+        close(fd);
+    return code;
+}
+
+int oct_cmd_bench(int argc, char **argv)
+{
+    const char *why, *text[4] = {0};
+    oct_bench b = {.threads = {{1}, 1},
+                   .prompts = {{512}, 1},
+                   .depths = {{0}, 1},
+                   .batches = {{1}, 1},
+                   .n_decode = 16,
+                   .repeats = 9,
+                   .chunk = 512,
+                   .layers = 2,
+                   .vocab = 4096,
+                   .seed = 1};
+    b.threads.v[0] = oct_topology_threads(&why);
+    int code = parse(&b, text, argc, argv);
+    if (code >= 0)
+        return code;
+    if (!parse_lists(&b, text))
+        return OCT_EXIT_USAGE;
+    if (!b.path == !b.synthetic) {
+        oct_cli_error("bench: expected either -m MODEL or --synthetic grok-1 (octet bench --help "
+                      "shows the usage)");
+        return OCT_EXIT_USAGE;
+    }
+    if (b.out && !b.synthetic) {
+        oct_cli_error("bench: -o is for --synthetic (results go to standard output)");
+        return OCT_EXIT_USAGE;
+    }
+    return open_and_work(&b);
+}

@@ -1,0 +1,227 @@
+#include "probe.h"
+
+#include <cpuid.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Everything measured passes through here, so that no compiler can leave it out. */
+static volatile uint64_t sink;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the loops of the reference row ----------------------------------------------------------- */
+
+uint64_t oct_probe_read__ref(const void *p, size_t bytes)
+{
+    const char *c = p;
+    uint64_t s[4] = {0}, v[4];
+    for (size_t i = 0; i < bytes; i += sizeof v) {
+        if (i % 256 == 0)
+            __builtin_prefetch((const char *)((uintptr_t)c + i + 4096));
+        memcpy(v, c + i, sizeof v);
+        for (int j = 0; j < 4; j++)
+            s[j] += v[j];
+    }
+    return s[0] + s[1] + s[2] + s[3];
+}
+
+/* Accumulators that the compiler cannot see through: it must neither fold nor vectorise. */
+#define EIGHT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+
+uint64_t oct_probe_int__ref(int64_t rounds)
+{
+    int32_t a = 3, b = 5;
+    __asm__("" : "+r"(a), "+r"(b));
+#define START(i) uint32_t x##i = i;
+#define STEP(i)                      \
+    x##i += (uint32_t)(a * (b ^ i)); \
+    __asm__("" : "+r"(x##i), "+r"(a));
+#define SUM(i) +x##i
+    EIGHT(START)
+    for (int64_t r = 0; r < rounds; r++) {
+        EIGHT(STEP)
+    }
+    return 0 EIGHT(SUM);
+#undef START
+#undef STEP
+#undef SUM
+}
+
+uint64_t oct_probe_f32__ref(int64_t rounds)
+{
+    float a = 0.5f, b = 0.25f;
+    __asm__("" : "+x"(a), "+x"(b));
+#define START(i) float x##i = (float)i;
+#define STEP(i)          \
+    x##i = x##i * a + b; \
+    __asm__("" : "+x"(x##i));
+#define SUM(i) +x##i
+    EIGHT(START)
+    for (int64_t r = 0; r < rounds; r++) {
+        EIGHT(STEP)
+    }
+    float sum = 0 EIGHT(SUM);
+    return (uint64_t)(int64_t)sum;
+#undef START
+#undef STEP
+#undef SUM
+}
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+static bool has_bf16(void)
+{
+    unsigned a, b, c, d; /* leaf 7, subleaf 1, EAX bit 5 (Intel SDM volume 2, CPUID) */
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
+const oct_probe oct_probes[] = {
+    {"32-bit multiply and add", OCT_PROBE_INT, OCT_ISA_REF, 1, 8 * 2, oct_probe_int__ref, NULL},
+    {"mulss, addss", OCT_PROBE_F32, OCT_ISA_REF, 1, 8 * 2, oct_probe_f32__ref, NULL},
+    {"vpmaddwd, vpaddd (ymm)", OCT_PROBE_INT, OCT_ISA_AVX2, 1, 8 * 16 * 2, oct_probe_int__avx2,
+     NULL},
+    {"vfmadd231ps (ymm)", OCT_PROBE_F32, OCT_ISA_AVX2, 1, 12 * 8 * 2, oct_probe_f32__avx2, NULL},
+    {"vpdpbusd (zmm)", OCT_PROBE_INT, OCT_ISA_AVX512, 2, 16 * 64 * 2, oct_probe_int__avx512, NULL},
+    {"vfmadd231ps (zmm)", OCT_PROBE_F32, OCT_ISA_AVX512, 1, 16 * 16 * 2, oct_probe_f32__avx512,
+     NULL},
+    {"vdpbf16ps (zmm)", OCT_PROBE_BF16, OCT_ISA_AVX512, 1, 16 * 32 * 2, oct_probe_bf16__avx512,
+     has_bf16},
+};
+const int oct_n_probes = sizeof oct_probes / sizeof *oct_probes;
+
+const oct_probe *oct_probe_find(oct_probe_kind kind, oct_isa isa)
+{
+    const oct_probe *best = NULL;
+    oct_isa most = oct_isa_detect();
+    for (int i = 0; i < oct_n_probes; i++) {
+        const oct_probe *p = &oct_probes[i];
+        if (p->kind == kind && p->isa <= isa && p->isa <= most && (!best || p->isa > best->isa) &&
+            (!p->available || p->available()))
+            best = p;
+    }
+    return best;
+}
+
+static oct_probe_read_fn *reader_of(oct_isa isa)
+{
+    isa = isa < oct_isa_detect() ? isa : oct_isa_detect();
+    if (isa >= OCT_ISA_AVX512)
+        return oct_probe_read__avx512;
+    return isa >= OCT_ISA_AVX2 ? oct_probe_read__avx2 : oct_probe_read__ref;
+}
+
+/* ---- measuring ---------------------------------------------------------------------------------- */
+
+typedef struct read_job {
+    oct_probe_read_fn *read;
+    const oct_probe_span *spans;
+    int64_t n;
+} read_job;
+
+static void read_thread(void *ctx, int thread, int n_threads)
+{
+    const read_job *j = ctx;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < j->n; i++) {
+        int64_t lo, hi;
+        oct_team_range((int64_t)(j->spans[i].bytes / 256), thread, n_threads, &lo, &hi);
+        sum += j->read((const char *)j->spans[i].data + 256 * lo, (size_t)(hi - lo) * 256);
+    }
+    sink = sum;
+}
+
+double oct_probe_read(oct_team *team, oct_isa isa, const oct_probe_span *spans, int64_t n_spans)
+{
+    read_job j = {reader_of(isa), spans, n_spans};
+    double bytes = 0;
+    for (int64_t i = 0; i < n_spans; i++)
+        bytes += (double)(spans[i].bytes / 256 * 256);
+    double start = now();
+    oct_team_run(team, read_thread, &j);
+    return bytes / (now() - start);
+}
+
+typedef struct peak_job {
+    const oct_probe *p;
+    oct_team *team;
+    double seconds;
+    double *rate; /* [threads] operations per second */
+} peak_job;
+
+static void peak_thread(void *ctx, int thread, int n_threads)
+{
+    enum { ROUNDS = 20000 }; /* about 0.1 ms: between looks at the clock */
+    const peak_job *j = ctx;
+    uint64_t sum = j->p->run(ROUNDS / 10);
+    int64_t n = 0;
+    (void)n_threads;
+    oct_team_barrier(j->team);
+    double start = now(), end;
+    do {
+        sum += j->p->run(ROUNDS);
+        n += ROUNDS;
+        end = now();
+    } while (end - start < j->seconds);
+    sink = sum;
+    j->rate[thread] = (double)n * j->p->ops / (end - start);
+}
+
+double oct_probe_peak(oct_team *team, const oct_probe *p, double seconds)
+{
+    double rate[OCT_MAX_THREADS], sum = 0;
+    peak_job j = {p, team, seconds, rate};
+    oct_team_run(team, peak_thread, &j);
+    for (int i = 0; i < oct_team_size(team); i++)
+        sum += rate[i];
+    return sum;
+}
+
+typedef struct barrier_job {
+    oct_team *team;
+    int64_t n;
+} barrier_job;
+
+static void barrier_thread(void *ctx, int thread, int n_threads)
+{
+    const barrier_job *j = ctx;
+    (void)thread, (void)n_threads;
+    for (int64_t i = 0; i < j->n; i++)
+        oct_team_barrier(j->team);
+}
+
+double oct_probe_barrier(oct_team *team, int64_t n)
+{
+    barrier_job j = {team, n};
+    double start = now();
+    oct_team_run(team, barrier_thread, &j);
+    return (now() - start) / (double)n;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double oct_probe_wake(oct_team *team, int n)
+{
+    enum { MOST = 101 };
+    double t[MOST];
+    barrier_job j = {team, 0};
+    n = n < 1 ? 1 : n > MOST ? MOST : n;
+    for (int i = 0; i < n; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL); /* longer than threads spin */
+        double start = now();
+        oct_team_run(team, barrier_thread, &j);
+        t[i] = now() - start;
+    }
+    qsort(t, (size_t)n, sizeof *t, ascending);
+    return t[n / 2];
+}
