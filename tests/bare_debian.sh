@@ -21,6 +21,7 @@ chmod 755 "$root"
 clean_up()
 {
     umount -l "$root/proc" 2>/dev/null || true
+    umount -l "$root/sys" 2>/dev/null || true
     umount -l "$root/dev" 2>/dev/null || true
     # Nothing may be mounted below what is removed.
     grep -q " $root/" /proc/mounts || rm -rf --one-file-system "$root"
@@ -31,6 +32,7 @@ debootstrap --variant=minbase bookworm "$root" "$mirror" >"$root.log" 2>&1 ||
     { tail -5 "$root.log"; fail "debootstrap failed, see $root.log"; }
 rm -f "$root.log"
 mount -t proc proc "$root/proc" 2>/dev/null || echo "bare_debian: no /proc in the root"
+mount -t sysfs -o ro sysfs "$root/sys" 2>/dev/null || echo "bare_debian: no /sys in the root"
 mount --bind /dev "$root/dev" 2>/dev/null || true
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
 for setting in /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do
