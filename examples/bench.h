@@ -34,7 +34,8 @@ typedef struct oct_bench {
 
     const oct_model *model;
     const oct_kernels *kernels;
-    json_t *rows; /* results */
+    oct_session_need need; /* of a session with default parameters */
+    json_t *rows;          /* results */
 } oct_bench;
 
 /* ---- probes ---------------------------------------------------------------------------------- */
@@ -42,8 +43,8 @@ typedef struct oct_bench {
 /* Threads and probes for one thread count. */
 typedef struct oct_bench_rig {
     const oct_bench *b;
-    oct_backend *backend; /* threads placed as a session's are */
-    oct_team *team;       /* the backend's */
+    oct_session *session; /* whose threads the probes use */
+    oct_team *team;
     int n_threads;
     const oct_probe *integer, *f32;
     oct_probe_span *spans; /* expert weights of the model, in file order */

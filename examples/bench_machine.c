@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "topology.h"
 
 #ifndef OCT_GIT
 #define OCT_GIT ""
@@ -73,14 +72,14 @@ json_t *oct_bench_machine(const oct_bench *b)
     static const char thp[] = "/sys/kernel/mm/transparent_hugepage/enabled";
     static const char governor[] = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     char text[128];
-    const char *why;
     cpu_set_t set;
     json_t *o = json_object();
     put(o, "cpu", line_of("/proc/cpuinfo", "model name", text));
     int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    int cores = oct_topology_threads(&why);
-    snprintf(text, sizeof text, "%d of %d processors allowed (%s)", cores, cpus, why);
-    put(o, "cores", text);
+    snprintf(text, sizeof text, "%d by default (%s), %d processors allowed, %d NUMA domain%s",
+             b->need.n_threads, b->need.threads_why, cpus, b->need.n_domains,
+             b->need.n_domains == 1 ? "" : "s");
+    put(o, "threads", text);
     put(o, "kernels", b->kernels->name);
     pages_of(b->model->layers[0].gate_up.data, text);
     put(o, "pages of the weights", text);

@@ -33,8 +33,12 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
     oct_isa isa = b->kernels->isa;
     *r = (oct_bench_rig){.b = b, .n_threads = n_threads};
     OCT_TRY(find_spans(r, err));
-    OCT_TRY(oct_backend_cpu(isa, n_threads, false, &r->backend, err));
-    r->team = ((oct_cpu *)(void *)r->backend)->team;
+    oct_session_params p = {
+        .n_ctx = 1, .chunk = 1, .n_threads = n_threads, .isa = b->kernels->name};
+    OCT_TRY(oct_session_new(b->model, &p, &r->session, err));
+    oct_session_parts parts;
+    oct_session_get_parts(r->session, &parts);
+    r->team = ((oct_cpu *)(void *)parts.backend)->team;
     r->integer = oct_probe_find(OCT_PROBE_INT, isa);
     r->f32 = oct_probe_find(OCT_PROBE_F32, isa);
     /* Once over all weights, so that no probe pays for mapping a page or for the disk. */
@@ -46,8 +50,7 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
 
 void oct_bench_rig_free(oct_bench_rig *r)
 {
-    if (r->backend)
-        r->backend->free(r->backend);
+    oct_session_free(r->session);
     free(r->spans);
     memset(r, 0, sizeof *r);
 }

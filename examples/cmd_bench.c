@@ -6,7 +6,6 @@
 #include "bench.h"
 #include "commands.h"
 #include "memory.h"
-#include "topology.h"
 
 static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
 {
@@ -166,15 +165,17 @@ static int work(oct_bench *b)
     return code;
 }
 
-static oct_status choose_kernels(oct_bench *b, oct_error *err)
+/* Kernels and number of threads as any session would choose them. */
+static oct_status choose(oct_bench *b, oct_error *err)
 {
-    oct_session_params p = {.chunk = 1, .n_ctx = 1, .n_threads = 1};
-    oct_session_need need;
+    oct_session_params p = {.chunk = 1, .n_ctx = 1};
     oct_isa isa;
-    OCT_TRY(oct_session_estimate(b->model, &p, &need, err));
-    if (!oct_isa_parse(need.isa, &isa))
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "bench: unknown kernels '%s'", need.isa);
+    OCT_TRY(oct_session_estimate(b->model, &p, &b->need, err));
+    if (!oct_isa_parse(b->need.isa, &isa))
+        return oct_fail(err, OCT_ERR_UNSUPPORTED, "bench: unknown kernels '%s'", b->need.isa);
     b->kernels = &oct_kernel_rows[isa];
+    if (b->threads.n == 0)
+        b->threads = (oct_bench_list){{b->need.n_threads}, 1};
     return OCT_OK;
 }
 
@@ -193,7 +194,7 @@ static int open_and_work(oct_bench *b)
         s = oct_model_open(b->path, &m, &err);
     b->model = m;
     if (s == OCT_OK)
-        s = choose_kernels(b, &err);
+        s = choose(b, &err);
     code = s == OCT_OK ? work(b) : oct_cli_fail(&err);
     oct_model_close(m);
     if (fd >= 0)
@@ -203,9 +204,8 @@ static int open_and_work(oct_bench *b)
 
 int oct_cmd_bench(int argc, char **argv)
 {
-    const char *why, *text[4] = {0};
-    oct_bench b = {.threads = {{1}, 1},
-                   .prompts = {{512}, 1},
+    const char *text[4] = {0};
+    oct_bench b = {.prompts = {{512}, 1},
                    .depths = {{0}, 1},
                    .batches = {{1}, 1},
                    .n_decode = 16,
@@ -214,7 +214,6 @@ int oct_cmd_bench(int argc, char **argv)
                    .layers = 2,
                    .vocab = 4096,
                    .seed = 1};
-    b.threads.v[0] = oct_topology_threads(&why);
     int code = parse(&b, text, argc, argv);
     if (code >= 0)
         return code;

@@ -5,6 +5,7 @@
 #include "graph.h"
 #include "grok.h"
 #include "octet.h"
+#include "plan.h"
 #include "tokenizer.h"
 
 typedef struct oct_grok_layer {
@@ -23,6 +24,14 @@ struct oct_model {
     oct_tensor norm_final;
     oct_table embedding;
 };
+
+/* What a session is made of, for measuring: threads placed as its own, single nodes of its plan. */
+typedef struct oct_session_parts {
+    oct_backend *backend;
+    oct_plan *plan;
+    oct_kv_cache *kv;
+} oct_session_parts;
+void oct_session_get_parts(oct_session *s, oct_session_parts *p);
 
 /* Grok-1's forward pass for a capacity of rows, as reference equations give it:
  *   h = E[token] * embedding_scale

@@ -339,6 +339,11 @@ oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error
     return status;
 }
 
+void oct_session_get_parts(oct_session *s, oct_session_parts *p)
+{
+    *p = (oct_session_parts){s->backend, &s->plan, &s->kv};
+}
+
 int64_t oct_session_pos(const oct_session *s, int32_t seq)
 {
     return seq >= 0 && seq < s->n_seqs ? s->len[seq] : 0;
