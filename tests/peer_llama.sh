@@ -1,11 +1,11 @@
 #!/bin/bash
 # Proves `octet export` on stock llama.cpp, see peer_llama.py. A check for developers, not part of the
 # test suite: the first run builds llama.cpp (15 minutes on 2 cores) in a virtual environment.
-#   tests/peer_llama.sh [PROGRAM [--model MODEL.gguf]]     PROGRAM: build/bin/octet
+#   tests/peer_llama.sh [PROGRAM [--model MODEL.gguf]]     PROGRAM: build/release/bin/octet
 #   OCT_PEER_VENV    the virtual environment [build/peer]
 set -eu
 cd "$(dirname "$0")/.."
-program=${1:-build/bin/octet}
+program=${1:-build/release/bin/octet}
 [ $# -gt 0 ] && shift
 venv=${OCT_PEER_VENV:-build/peer}
 if [ ! -x "$program" ]; then
