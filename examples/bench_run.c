@@ -120,14 +120,12 @@ static double needed_ops(const oct_bench *b, double n, double n_out)
             n_out * (double)c->n_vocab * (double)c->d_model);
 }
 
-/* Keys and values that the library counts as read for n rows from depth on. */
-static double kv_bytes(const oct_bench *b, double n, double n_out, double depth)
+/* Keys and values of so many positions in all layers. */
+static double kv_bytes(const oct_bench *b, double positions)
 {
     static const double elem[] = {2, 2, 4};
     const oct_grok_config *c = &b->model->config;
-    double row = 2 * (double)(c->n_kv_heads * c->head_dim) * elem[b->kv];
-    double all = n * depth + n * (n + 1) / 2, last = n_out * (depth + n);
-    return row * ((double)(c->n_layers - 1) * all + last);
+    return (double)(2 * c->n_layers * c->n_kv_heads * c->head_dim) * elem[b->kv] * positions;
 }
 
 static double passes(const oct_bench_rig *r)
@@ -149,11 +147,11 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     run->seconds = oct_cli_seconds() - start;
     oct_session_get_stats(s->session, &after);
-    double n = (double)s->n, once = (double)s->depth + n;
+    double n = (double)s->n;
     run->tokens = n;
     /* Keys and values once a layer, however often the kernels come back to them. */
-    run->bytes = (double)(after.bytes_read - before.bytes_read) -
-                 kv_bytes(b, n, 1, (double)s->depth) + kv_bytes(b, 1, 1, once - 1);
+    run->bytes = (double)(after.bytes_read - after.kv_read - before.bytes_read + before.kv_read) +
+                 kv_bytes(b, (double)(s->depth + s->n));
     run->ops = needed_ops(b, n, 1) * passes(s->rig);
     return OCT_OK;
 }

@@ -29,7 +29,8 @@ typedef struct oct_run {
     oct_kv_cache *kv;
     oct_comm *comm;
     const volatile int *cancel; /* NULL: never */
-    uint64_t bytes_read;        /* added to: weights, scales, keys and values */
+    uint64_t bytes_read;        /* added to: weights and scales */
+    uint64_t kv_read;           /* added to: keys and values */
 } oct_run;
 
 /* A backend owns memory and computes nodes. One thread of the caller at a time. */

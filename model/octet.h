@@ -119,6 +119,7 @@ OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* fo
 
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
+    uint64_t kv_read;            /* the part of bytes_read that is keys and values */
     uint64_t kv_saturated;       /* values that did not fit the KV type */
     double seconds;              /* inside oct_eval */
     double max_eval_seconds;

@@ -310,7 +310,8 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
         return status;
     }
     s->stats.tokens += (uint64_t)n;
-    s->stats.bytes_read += run.bytes_read;
+    s->stats.bytes_read += run.bytes_read + run.kv_read;
+    s->stats.kv_read += run.kv_read;
     return OCT_OK;
 }
 

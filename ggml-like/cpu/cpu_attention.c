@@ -218,6 +218,6 @@ void oct_cpu_attention(oct_cpu_run *c, const oct_node *n)
         attend_whole(c, &j);
     if (c->thread == 0)
         for (int64_t r = 0; r < j.rows; r++)
-            c->run->bytes_read += (uint64_t)(row_positions(c, &j, r) * n->attn->n_kv_heads *
-                                             n->attn->head_dim * 2) * j.kv->elem_bytes;
+            c->run->kv_read += (uint64_t)(row_positions(c, &j, r) * n->attn->n_kv_heads *
+                                          n->attn->head_dim * 2) * j.kv->elem_bytes;
 }
