@@ -58,7 +58,8 @@ void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
 /* Bytes per second over the next stretch of expert weights. */
 double oct_bench_read(oct_bench_rig *r);
 
-/* All probes of a thread count, repeated: {threads, read_gb_per_second, int8 ..., barrier_us, ...}. */
+/* All probes of a thread count, repeated: {threads, read_gb_per_second, int8 ..., barrier_us,
+ * ...}. */
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats);
 
 /* CPU, cores, pages, governor, compiler, version, model. */

@@ -93,7 +93,7 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* ---- probe, run, probe ------------------------------------------------------------------------ */
+/* ---- probe, run, probe ----------------------------------------------------------------------- */
 
 typedef struct samples {
     double rate[OCT_BENCH_REPEATS], bytes[OCT_BENCH_REPEATS], read[OCT_BENCH_REPEATS];
@@ -145,7 +145,7 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
     return OCT_OK;
 }
 
-/* ---- the probes as a table --------------------------------------------------------------------- */
+/* ---- the probes as a table ------------------------------------------------------------------- */
 
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats)
 {

@@ -1,9 +1,9 @@
 /* graph.h: a model as a list of operations on tensors.
  *
  * A graph is built once, for a capacity of T rows (tokens evaluated together), in an arena. Weights
- * are views into the mapped file; activations get their place in one buffer from the plan. Nodes run
- * in the order they were added. Building is sticky: after the first error (memory, shapes) calls
- * return NULL and do nothing, and oct_graph_status tells it.
+ * are views into the mapped file; activations get their place in one buffer from the plan. Nodes
+ * run in the order they were added. Building is sticky: after the first error (memory, shapes)
+ * calls return NULL and do nothing, and oct_graph_status tells it.
  *
  * Shapes are row-major, x[T, n]; letters as in the model: T rows, D model width, V vocabulary,
  * E experts, K experts per token, S slices. */
@@ -37,19 +37,19 @@ typedef struct oct_tensor {
 } oct_tensor;
 
 typedef enum oct_op {
-    OCT_OP_EMBED,       /* out[T,D] = table row of each token * scale */
-    OCT_OP_NORM,        /* out[T,D] = rms_norm(in0) * w0 */
-    OCT_OP_ADD_NORM,    /* out[T,D] += rms_norm(in0) * w0 */
-    OCT_OP_QUANTISE,    /* out (OCT_ACT) = in0 */
-    OCT_OP_LINEAR,      /* out[T,N] = in0 * w0, outputs or inputs split; slices folded */
-    OCT_OP_ROPE_STORE,  /* rotates q and k in in0[T,S*unit], appends k and v to the cache */
-    OCT_OP_ATTENTION,   /* out[T,Hq*P] from the q of in0 and the cache */
-    OCT_OP_ROUTE,       /* out (OCT_ROUTES) = top-K of softmax(in0 * w0) */
-    OCT_OP_EXPERTS,     /* out[T*K,D]: down(gelu(gate(x)) * up(x)) of in0 for every route in in1 */
-    OCT_OP_COMBINE,     /* out[T,D] = sum over slots, in order, of gate * in0[T*K,D] */
-    OCT_OP_FOLD_RANKS,  /* out summed over the ranks, in place */
-    OCT_OP_SELECT,      /* out = the rows of in0 whose logits are wanted; what follows has no others */
-    OCT_OP_HEAD,        /* logits[T,V] of the run = in0 * table^T * scale */
+    OCT_OP_EMBED,      /* out[T,D] = table row of each token * scale */
+    OCT_OP_NORM,       /* out[T,D] = rms_norm(in0) * w0 */
+    OCT_OP_ADD_NORM,   /* out[T,D] += rms_norm(in0) * w0 */
+    OCT_OP_QUANTISE,   /* out (OCT_ACT) = in0 */
+    OCT_OP_LINEAR,     /* out[T,N] = in0 * w0, outputs or inputs split; slices folded */
+    OCT_OP_ROPE_STORE, /* rotates q and k in in0[T,S*unit], appends k and v to the cache */
+    OCT_OP_ATTENTION,  /* out[T,Hq*P] from the q of in0 and the cache */
+    OCT_OP_ROUTE,      /* out (OCT_ROUTES) = top-K of softmax(in0 * w0) */
+    OCT_OP_EXPERTS,    /* out[T*K,D]: down(gelu(gate(x)) * up(x)) of in0 for every route in in1 */
+    OCT_OP_COMBINE,    /* out[T,D] = sum over slots, in order, of gate * in0[T*K,D] */
+    OCT_OP_FOLD_RANKS, /* out summed over the ranks, in place */
+    OCT_OP_SELECT, /* out = the rows of in0 whose logits are wanted; what follows has no others */
+    OCT_OP_HEAD,   /* logits[T,V] of the run = in0 * table^T * scale */
     OCT_OP_COUNT
 } oct_op;
 const char *oct_op_name(oct_op op);
@@ -100,7 +100,8 @@ OCT_MUST_CHECK oct_status oct_graph_status(const oct_graph *g, oct_error *err);
 /* Builders: one per operation; each returns its output. */
 oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *t, float scale);
 oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma, float eps);
-void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma, float eps);
+void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma,
+                        float eps);
 oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_q8_layout *for_weights);
 oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_tensor *w);
 void oct_graph_rope_store(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a);

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One number pair from a control group: quota and period in microseconds; 0 if there is no limit. */
+/* One number pair from a control group: quota and period in microseconds; 0 if there is no
+ * limit. */
 static double quota_v2(const char *dir)
 {
     char path[PATH_MAX + 16];
@@ -36,7 +37,8 @@ static long long number_in(const char *dir, const char *name)
 
 static double quota_v1(const char *dir)
 {
-    long long quota = number_in(dir, "cpu.cfs_quota_us"), period = number_in(dir, "cpu.cfs_period_us");
+    long long quota = number_in(dir, "cpu.cfs_quota_us"),
+              period = number_in(dir, "cpu.cfs_period_us");
     return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
 
@@ -92,11 +94,13 @@ typedef struct core_place {
 static int by_node(const void *a, const void *b)
 {
     const core_place *x = a, *y = b;
-    return x->node != y->node ? (x->node < y->node ? -1 : 1) : (x->cpu < y->cpu ? -1 : x->cpu > y->cpu);
+    return x->node != y->node ? (x->node < y->node ? -1 : 1)
+                              : (x->cpu < y->cpu ? -1 : x->cpu > y->cpu);
 }
 
 /* The first hardware thread of every core that mask allows; *all counts the other cores too. */
-static int list_cores(hwloc_topology_t topology, hwloc_const_bitmap_t mask, core_place *out, int *all)
+static int list_cores(hwloc_topology_t topology, hwloc_const_bitmap_t mask, core_place *out,
+                      int *all)
 {
     hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
     hwloc_obj_t core = NULL;

@@ -19,8 +19,8 @@ typedef struct oct_topology {
 } oct_topology;
 
 /* Reads the machine. synthetic: NULL, or an hwloc synthetic description such as
- * "numa:2 core:4 pu:2" or the path of an hwloc XML file (anything with a '.'), to plan for a machine
- * that is not there; nothing is bound then. Free with oct_topology_free in any case. */
+ * "numa:2 core:4 pu:2" or the path of an hwloc XML file (anything with a '.'), to plan for a
+ * machine that is not there; nothing is bound then. Free with oct_topology_free in any case. */
 OCT_MUST_CHECK oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *err);
 void oct_topology_free(oct_topology *t);
 

@@ -192,7 +192,8 @@ static void test_plan(void **state)
     oct_backend *b;
     oct_topology topology;
     assert_int_equal(oct_topology_load(NULL, &topology, &err), OCT_OK);
-    const oct_cpu_config config = {.isa = OCT_ISA_REF, .n_threads = 2, .topology = &topology, .n_domains = 1};
+    const oct_cpu_config config = {
+        .isa = OCT_ISA_REF, .n_threads = 2, .topology = &topology, .n_domains = 1};
     assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
     oct_topology_free(&topology);
     oct_table table = {NULL, 100, 100, 100, 96};
@@ -202,7 +203,8 @@ static void test_plan(void **state)
     oct_graph_init(&g, 9);
     oct_tensor *h = oct_graph_embed(&g, &table, 2);
     for (int i = 0; i < 20; i++)
-        oct_graph_add_norm(&g, h, oct_graph_norm(&g, oct_graph_norm(&g, h, &gamma, 1e-5f), &gamma, 1e-5f),
+        oct_graph_add_norm(&g, h,
+                           oct_graph_norm(&g, oct_graph_norm(&g, h, &gamma, 1e-5f), &gamma, 1e-5f),
                            &gamma, 1e-5f);
     oct_graph_head(&g, oct_graph_norm(&g, oct_graph_select(&g, h), &gamma, 1e-5f), &table, 1);
     oct_plan p;
@@ -269,7 +271,8 @@ static void test_kv_cache(void **state)
 {
     (void)state;
     oct_error err = {0};
-    oct_kv_cache kv = {.type = OCT_KV_F16, .n_layers = 2, .n_seqs = 3, .n_heads = 4, .head_dim = 24, .n_ctx = 130};
+    oct_kv_cache kv = {
+        .type = OCT_KV_F16, .n_layers = 2, .n_seqs = 3, .n_heads = 4, .head_dim = 24, .n_ctx = 130};
     assert_int_equal(oct_kv_cache_plan(&kv, &err), OCT_OK);
     assert_int_equal(kv.n_ctx_pad, 256);
     assert_int_equal(kv.v_stride, 32);

@@ -40,7 +40,8 @@ static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t 
     case OCT_OP_ROUTE:
         return (size_t)n->w[0]->rows * sizeof(float);
     case OCT_OP_HEAD:
-        return oct_cpu_tiles_bytes() + (cpu->blas ? 64 * (size_t)n->table->cols * sizeof(float) : 0);
+        return oct_cpu_tiles_bytes() +
+               (cpu->blas ? 64 * (size_t)n->table->cols * sizeof(float) : 0);
     default:
         return oct_cpu_tiles_bytes();
     }
@@ -51,7 +52,8 @@ static oct_status cpu_alloc(oct_backend *b, size_t bytes, unsigned char **p, oct
     (void)b;
     void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (m == MAP_FAILED)
-        return oct_fail(err, OCT_ERR_MEMORY, "buffers: cannot map %zu bytes: %s", bytes, strerror(errno));
+        return oct_fail(err, OCT_ERR_MEMORY, "buffers: cannot map %zu bytes: %s", bytes,
+                        strerror(errno));
     *p = m;
     return OCT_OK;
 }
@@ -70,8 +72,8 @@ typedef struct shared_run {
     oct_error *err;
     int first, end;
     oct_status status;
-    /* 1 + the node behind whose barrier all leave, 0: none. Thread 0 writes it before that barrier. A
-     * number, not a flag: a slow thread may read it when thread 0 is a node ahead. */
+    /* 1 + the node behind whose barrier all leave, 0: none. Thread 0 writes it before that barrier.
+     * A number, not a flag: a slow thread may read it when thread 0 is a node ahead. */
     _Atomic int stop;
 } shared_run;
 
@@ -172,8 +174,9 @@ oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_
     oct_cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu)
         return oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
-    cpu->base = (oct_backend){"cpu", config->n_threads, cpu_supports, cpu_temp_bytes, cpu_thread_bytes,
-                              cpu_alloc, cpu_release, cpu_run, cpu_free};
+    cpu->base =
+        (oct_backend){"cpu",     config->n_threads, cpu_supports, cpu_temp_bytes, cpu_thread_bytes,
+                      cpu_alloc, cpu_release,       cpu_run,      cpu_free};
     cpu->k = &oct_kernel_rows[config->isa];
     cpu->n_domains = config->n_domains;
     cpu->tails = aligned_alloc(64, sizeof *cpu->tails * OCT_SHARE_PHASES * (size_t)cpu->n_domains);

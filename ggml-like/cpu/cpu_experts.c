@@ -70,7 +70,8 @@ static void sort_rows(const oct_node *n, const oct_cpu_run *c, const expert_temp
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t r = 0; r < rows; r++) {
             const int32_t *expert =
-                routes ? (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes) : NULL;
+                routes ? (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes)
+                       : NULL;
             for (int64_t s = 0; s < k; s++) {
                 int64_t e = expert ? expert[s] : 0;
                 if (pass == 0)
@@ -120,7 +121,8 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
     int64_t d_ff = w->n->w[1]->q8->n_in, wave_first = w->t->first[w->first];
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
-        int64_t rows = w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
+        int64_t rows =
+            w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = x + (size_t)(w->t->order[i + r] / w->n->n_used) * act->row_bytes;
         const float *y = oct_cpu_panel(c, weight, &act->act, e, slice, panel, rows);
@@ -144,7 +146,8 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t pa
     int64_t wave_first = w->t->first[w->first];
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
-        int64_t rows = w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
+        int64_t rows =
+            w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = w->t->hq + (size_t)(i + r - wave_first) * act.bytes;
         const float *y = oct_cpu_panel(c, weight, &act, e, 0, panel, rows);
@@ -174,7 +177,8 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
     oct_team_barrier(c->cpu->team);
 
     int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
-    int64_t my_slices = oct_cpu_first_slice(c, gate_up, c->domain + 1) - oct_cpu_first_slice(c, gate_up, c->domain);
+    int64_t my_slices =
+        oct_cpu_first_slice(c, gate_up, c->domain + 1) - oct_cpu_first_slice(c, gate_up, c->domain);
     for (int64_t e = 0; e < down->n_experts;) {
         wave w = {n, &t, e, e};
         while (w.end < down->n_experts && t.first[w.end + 1] - t.first[e] <= cap)
@@ -196,5 +200,6 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
     if (c->thread == 0)
         for (int64_t e = 0; e < down->n_experts; e++)
             if (t.first[e + 1] > t.first[e])
-                c->run->bytes_read += (uint64_t)gate_up->n_slices * (gate_up->unit_bytes + down->unit_bytes);
+                c->run->bytes_read +=
+                    (uint64_t)gate_up->n_slices * (gate_up->unit_bytes + down->unit_bytes);
 }

@@ -32,7 +32,8 @@ typedef struct oct_cpu_run {
     const oct_plan *plan;
     oct_run *run;
     int thread, n_threads;
-    int domain, domain_thread, domain_threads; /* this thread's domain, its place there, their number */
+    int domain, domain_thread,
+        domain_threads;     /* this thread's domain, its place there, their number */
     int64_t phase;          /* calls of oct_cpu_share so far in this run */
     unsigned char *scratch; /* of this thread, 64-byte aligned */
 } oct_cpu_run;
@@ -42,13 +43,13 @@ typedef struct oct_cpu_work {
     int64_t n_tasks, cost;
 } oct_cpu_work;
 
-/* Calls fn(c, job, group, task) for all tasks of all groups, shared by the threads of the domain: each
- * has a contiguous range of the first seven eighths of the cost; who is done takes from the rest, one
- * task at a time. Every thread must call it with the same groups; at most one call later a barrier
- * must follow. */
+/* Calls fn(c, job, group, task) for all tasks of all groups, shared by the threads of the domain:
+ * each has a contiguous range of the first seven eighths of the cost; who is done takes from the
+ * rest, one task at a time. Every thread must call it with the same groups; at most one call later
+ * a barrier must follow. */
 typedef void oct_cpu_task_fn(oct_cpu_run *c, const void *job, int64_t group, int64_t task);
-void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups, oct_cpu_task_fn *fn,
-                   const void *job);
+void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
+                   oct_cpu_task_fn *fn, const void *job);
 
 /* First slice of the thread's domain (of the next one: domain + 1). */
 int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int domain);
@@ -56,9 +57,11 @@ int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int do
 /* With several domains an inputs-split product is written as one partial sum for each: part d of
  * n_rows rows of n columns begins at parts + d * stride. Adds them as the tree over domains into
  * out[n_rows][n]; rows are shared by all threads. */
-void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n, float *out);
+void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
+                  float *out);
 
-/* The thread's tiles: OCT_FOLD_LEVELS tiles of OCT_ROW_BLOCK rows of 64 floats, then row pointers. */
+/* The thread's tiles: OCT_FOLD_LEVELS tiles of OCT_ROW_BLOCK rows of 64 floats, then row
+ * pointers. */
 typedef struct oct_cpu_tiles {
     float *y;
     const void **rows; /* [OCT_ROW_BLOCK] */
@@ -71,8 +74,8 @@ float *oct_cpu_row(const oct_cpu_run *c, const oct_tensor *t, int64_t row); /* o
 /* Tokens of this run that t has rows for. */
 int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
 
-/* Panel times rows for one matrix: the domain's slices of an inputs-split matrix are folded (slice is
- * not used then). Returns the tile [n_rows][64], inside tiles.y. tiles.rows holds the
+/* Panel times rows for one matrix: the domain's slices of an inputs-split matrix are folded (slice
+ * is not used then). Returns the tile [n_rows][64], inside tiles.y. tiles.rows holds the
  * n_rows <= OCT_ROW_BLOCK activation rows. */
 float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
                      int64_t expert, int64_t slice, int64_t panel, int64_t n_rows);

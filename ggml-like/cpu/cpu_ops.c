@@ -120,7 +120,8 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     int64_t slice = oct_cpu_first_slice(c, l, c->domain) + group, at = panel * OCT_Q8_PANEL;
     int64_t valid = l->unit_out - at < OCT_Q8_PANEL ? l->unit_out - at : OCT_Q8_PANEL;
-    float *out = j->parts + c->domain * j->stride + at + (l->split == OCT_SPLIT_OUT ? slice * l->unit_out : 0);
+    float *out = j->parts + c->domain * j->stride + at +
+                 (l->split == OCT_SPLIT_OUT ? slice * l->unit_out : 0);
     for (int64_t r0 = 0; r0 < j->n_rows; r0 += OCT_ROW_BLOCK) {
         int64_t rows = j->n_rows - r0 < OCT_ROW_BLOCK ? j->n_rows - r0 : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
@@ -180,11 +181,13 @@ static void op_combine(oct_cpu_run *c, const oct_node *n)
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         float *out = oct_cpu_row(c, n->out, r);
-        const int32_t *expert = (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes);
+        const int32_t *expert =
+            (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes);
         const float *gate = (const float *)(const void *)(expert + n->n_used);
         memset(out, 0, (size_t)n->out->cols * sizeof *out);
         for (int64_t s = 0; s < n->n_used; s++)
-            c->cpu->k->add_scaled(oct_cpu_row(c, n->in[0], r * n->n_used + s), gate[s], n->out->cols, out);
+            c->cpu->k->add_scaled(oct_cpu_row(c, n->in[0], r * n->n_used + s), gate[s],
+                                  n->out->cols, out);
     }
 }
 

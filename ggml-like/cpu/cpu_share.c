@@ -18,8 +18,8 @@ static int64_t tasks_below(const oct_cpu_work *g, int64_t n_groups, int64_t cost
     return tasks;
 }
 
-static void run_tasks(oct_cpu_run *c, const oct_cpu_work *g, int64_t n_groups, int64_t lo, int64_t hi,
-                      oct_cpu_task_fn *fn, const void *job)
+static void run_tasks(oct_cpu_run *c, const oct_cpu_work *g, int64_t n_groups, int64_t lo,
+                      int64_t hi, oct_cpu_task_fn *fn, const void *job)
 {
     for (int64_t i = 0; i < n_groups && lo < hi; i++) {
         int64_t end = hi < g[i].n_tasks ? hi : g[i].n_tasks;
@@ -30,26 +30,26 @@ static void run_tasks(oct_cpu_run *c, const oct_cpu_work *g, int64_t n_groups, i
     }
 }
 
-void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups, oct_cpu_task_fn *fn,
-                   const void *job)
+void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
+                   oct_cpu_task_fn *fn, const void *job)
 {
     int64_t total = 0, n_tasks = 0, lo, hi;
     for (int64_t i = 0; i < n_groups; i++) {
         total += groups[i].n_tasks * groups[i].cost;
         n_tasks += groups[i].n_tasks;
     }
-    /* A tail's counter is cleared two phases ahead: with a barrier behind at least every second call
-     * no thread can still be, or be already, in that phase. */
+    /* A tail's counter is cleared two phases ahead: with a barrier behind at least every second
+     * call no thread can still be, or be already, in that phase. */
     int64_t phase = c->phase++, n = c->cpu->n_domains;
     _Atomic int64_t *taken = &c->cpu->tails[phase % OCT_SHARE_PHASES * n + c->domain].taken;
     if (c->domain_thread == 0)
-        atomic_store_explicit(&c->cpu->tails[(phase + 2) % OCT_SHARE_PHASES * n + c->domain].taken, 0,
-                              memory_order_relaxed);
+        atomic_store_explicit(&c->cpu->tails[(phase + 2) % OCT_SHARE_PHASES * n + c->domain].taken,
+                              0, memory_order_relaxed);
 
     int64_t fixed = c->domain_threads > 1 ? total - total / 8 : total;
     oct_team_range(fixed, c->domain_thread, c->domain_threads, &lo, &hi);
-    run_tasks(c, groups, n_groups, tasks_below(groups, n_groups, lo), tasks_below(groups, n_groups, hi),
-              fn, job);
+    run_tasks(c, groups, n_groups, tasks_below(groups, n_groups, lo),
+              tasks_below(groups, n_groups, hi), fn, job);
     int64_t tail = tasks_below(groups, n_groups, fixed);
     while (tail < n_tasks) {
         int64_t t = tail + atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
@@ -64,7 +64,8 @@ int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int do
     return l->n_slices * domain / c->cpu->n_domains;
 }
 
-void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n, float *out)
+void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
+                  float *out)
 {
     int64_t lo, hi;
     oct_team_range(n_rows, c->thread, c->n_threads, &lo, &hi);

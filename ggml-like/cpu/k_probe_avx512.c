@@ -24,8 +24,8 @@ uint64_t oct_probe_read__avx512(const void *p, size_t bytes)
     return (uint64_t)_mm512_reduce_add_epi64(s0);
 }
 
-/* Sixteen accumulators: enough for two instructions a cycle with a latency of up to eight. Written as
- * the instruction itself, so that nothing is folded, split or spilled. */
+/* Sixteen accumulators: enough for two instructions a cycle with a latency of up to eight. Written
+ * as the instruction itself, so that nothing is folded, split or spilled. */
 #define SIXTEEN(X) \
     X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 

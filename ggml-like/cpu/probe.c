@@ -16,7 +16,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- the loops of the reference row ----------------------------------------------------------- */
+/* ---- the loops of the reference row ---------------------------------------------------------- */
 
 uint64_t oct_probe_read__ref(const void *p, size_t bytes)
 {
@@ -74,7 +74,7 @@ uint64_t oct_probe_f32__ref(int64_t rounds)
 #undef SUM
 }
 
-/* ---- the table --------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static bool has_bf16(void)
 {
@@ -117,7 +117,7 @@ static oct_probe_read_fn *reader_of(oct_isa isa)
     return isa >= OCT_ISA_AVX2 ? oct_probe_read__avx2 : oct_probe_read__ref;
 }
 
-/* ---- measuring ---------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
 typedef struct read_job {
     oct_probe_read_fn *read;

@@ -45,7 +45,8 @@ typedef struct oct_probe {
 extern const oct_probe oct_probes[];
 extern const int oct_n_probes;
 
-/* The probe of a kind for a kernel row on this CPU: the row's own, or that of the nearest row below.
+/* The probe of a kind for a kernel row on this CPU: the row's own, or that of the nearest row
+ * below.
  * NULL if there is none. */
 const oct_probe *oct_probe_find(oct_probe_kind kind, oct_isa isa);
 
