@@ -46,7 +46,8 @@ struct oct_backend {
     oct_status (*alloc)(oct_backend *b, size_t bytes, unsigned char **p, oct_error *err);
     void (*release)(oct_backend *b, unsigned char *p, size_t bytes);
     /* Runs nodes first..end-1. OCT_ERR_CANCELLED leaves outputs undefined. */
-    oct_status (*run)(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r, oct_error *err);
+    oct_status (*run)(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r,
+                      oct_error *err);
     void (*free)(oct_backend *b);
 };
 
@@ -59,15 +60,18 @@ typedef struct oct_cpu_config {
     bool blas;     /* OpenBLAS for f32 products of many rows; loaded here, an error if missing */
     int n_domains; /* groups of threads that own slices, see oct_cpu_domains */
 } oct_cpu_config;
-OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_error *err);
+OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out,
+                                          oct_error *err);
 
-/* NUMA: a domain is a node with its threads, its n_slices / n_domains slices of every matrix, and the
- * KV heads of these slices. As many domains as nodes, if every node has a thread and the domains' sums
- * are subtrees of the tree that folds the slices (a power of two of slices each); else 1. */
+/* NUMA: a domain is a node with its threads, its n_slices / n_domains slices of every matrix, and
+ * the KV heads of these slices. As many domains as nodes, if every node has a thread and the
+ * domains' sums are subtrees of the tree that folds the slices (a power of two of slices each);
+ * else 1. */
 int oct_cpu_domains(const oct_topology *t, int n_threads, int64_t n_slices);
 
 /* Computes offsets and sizes; allocates no buffer. */
-OCT_MUST_CHECK oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *p, oct_error *err);
+OCT_MUST_CHECK oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *p,
+                                        oct_error *err);
 OCT_MUST_CHECK oct_status oct_plan_alloc(oct_plan *p, oct_backend *b, oct_error *err);
 void oct_plan_free(oct_plan *p, oct_backend *b);
 

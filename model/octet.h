@@ -48,15 +48,15 @@ OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
 
 /* Text to ids as SentencePiece gives them (no BOS is added). n bytes of UTF-8; invalid bytes are an
  * error that names the offset. *ids is malloc'd; the caller frees it with free(). */
-OCT_API OCT_MUST_CHECK oct_status oct_encode(const oct_model *m, const char *text, size_t n, int32_t **ids,
-                              size_t *n_ids, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_encode(const oct_model *m, const char *text, size_t n,
+                                             int32_t **ids, size_t *n_ids, oct_error *err);
 /* Ids to text as SentencePiece gives it (the dummy prefix is dropped). *text is malloc'd and
  * NUL-terminated; *n its length. */
-OCT_API OCT_MUST_CHECK oct_status oct_decode(const oct_model *m, const int32_t *ids, size_t n_ids, char **text,
-                              size_t *n, oct_error *err);
-/* The bytes one token adds inside a text (a space for U+2581, one byte for a byte piece, nothing for
- * a control piece). Returns a pointer owned by the model, *n its length; NULL for an id out of range
- * or a model without tokenizer. A character may be spread over several tokens. */
+OCT_API OCT_MUST_CHECK oct_status oct_decode(const oct_model *m, const int32_t *ids, size_t n_ids,
+                                             char **text, size_t *n, oct_error *err);
+/* The bytes one token adds inside a text (a space for U+2581, one byte for a byte piece, nothing
+ * for a control piece). Returns a pointer owned by the model, *n its length; NULL for an id out of
+ * range or a model without tokenizer. A character may be spread over several tokens. */
 OCT_API const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n);
 
 /* ---- session -------------------------------------------------------------------------------- */
@@ -74,8 +74,8 @@ typedef struct oct_session_params {
     bool no_bind;      /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
-                             another one, for planning: work is divided as there, nothing is bound */
-    const char *isa;   /* a kernel row, as `octet info` lists them; NULL: $OCTET_ISA, else the best */
+                             another one, for planning: work is divided as there, none bound */
+    const char *isa;   /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
     bool blas;         /* f32 products of many rows through OpenBLAS: faster, other bits */
     const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
                                    NULL: never */
@@ -89,11 +89,12 @@ typedef struct oct_session_need {
     int n_threads;
     int n_domains;     /* NUMA nodes that divide the slices among them, see the README */
     const char *isa;   /* the row that would be chosen */
-    const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota", "asked",
-                                "small model" */
+    const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota",
+                                "asked", "small model" */
 } oct_session_need;
-OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
-                                        oct_session_need *need, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
+                                                       const oct_session_params *p,
+                                                       oct_session_need *need, oct_error *err);
 
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                    oct_session **out, oct_error *err);
@@ -105,14 +106,15 @@ typedef struct oct_batch {
     int64_t n;
     const int32_t *token; /* [n] 0..n_vocab-1, not the pad id */
     const int32_t *seq;   /* [n] 0..n_seqs-1; NULL: all 0 */
-    const uint8_t *want;  /* [n] non-zero: logits wanted after this token; NULL: after the last only */
+    const uint8_t *want;  /* [n] non-zero: logits wanted after this token; NULL: the last only */
 } oct_batch;
 
 /* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
  * anything is computed, except OCT_ERR_CANCELLED and OCT_ERR_NUMERIC (a NaN or Inf logit): then the
  * sequences hold what was appended by the chunks that finished. The bits of a row depend on the
  * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
-OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
+                                           oct_error *err);
 
 OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
 OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
@@ -129,15 +131,15 @@ OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
 /* ---- sampling ------------------------------------------------------------------------------- */
 
 typedef struct oct_sampler {
-    float temperature; /* <= 0: greedy, the lowest id on ties; top_k, top_p and seed do not matter */
+    float temperature; /* <= 0: greedy, the lowest id on ties; the rest does not matter then */
     int32_t top_k;     /* 0: off */
     float top_p;       /* >= 1: off; <= 0: one token is kept */
     uint64_t rng;      /* state; start with any seed */
 } oct_sampler;
 
-/* Draws from logits f32[n]: temperature, then top-k, then top-p (sort ascending, softmax, keep every
- * logit >= the first whose cumulative probability reaches 1 - top_p), then the softmax of what is
- * left. scratch: f32[2 n] of the caller. Returns -1 if a logit is NaN or all are -Inf. */
+/* Draws from logits f32[n]: temperature, then top-k, then top-p (sort ascending, softmax, keep
+ * every logit >= the first whose cumulative probability reaches 1 - top_p), then the softmax of
+ * what is left. scratch: f32[2 n] of the caller. Returns -1 if a logit is NaN or all are -Inf. */
 OCT_API int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float *scratch);
 
 /* ln softmax(logits)[id], in double. */
