@@ -94,9 +94,11 @@ static oct_status chosen_isa(oct_isa best, oct_isa *isa, oct_error *err)
     *isa = best;
     if (!asked || !*asked)
         return OCT_OK;
-    if (!oct_isa_parse(asked, isa))
-        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected ref, avx2 or avx512, found '%s'",
-                        asked);
+    if (!oct_isa_parse(asked, isa)) {
+        char names[OCT_ISA_NAMES];
+        oct_isa_names(names);
+        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected one of %s, found '%s'", names, asked);
+    }
     if (*isa > best)
         return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA=%s: this CPU offers %s at most", asked,
                         oct_kernel_rows[best].name);

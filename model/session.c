@@ -50,8 +50,11 @@ static oct_status resolve_isa(const char *name, oct_isa *isa, oct_error *err)
     *isa = best;
     if (!name || !*name)
         return OCT_OK;
-    if (!oct_isa_parse(name, isa))
-        return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected ref, avx2 or avx512", source, name);
+    if (!oct_isa_parse(name, isa)) {
+        char names[OCT_ISA_NAMES];
+        oct_isa_names(names);
+        return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
+    }
     if (*isa > best)
         return oct_fail(err, OCT_ERR_UNSUPPORTED, "%s: this CPU cannot run %s; the best it can is %s",
                         source, name, oct_kernel_rows[best].name);

@@ -4,7 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -41,6 +44,12 @@ static const recorded cpus[] = {
       {0xb00f21, 0x01020800, 0xfffa3203, 0x178bfbff},
       {1, 0xf1bf07ab, 0x00405fc6, 0x110},
       0xe7}},
+    {"the same, had it tiles",
+     OCT_ISA_AMX,
+     {28,
+      {0xb00f21, 0x01020800, 0xfffa3203, 0x178bfbff},
+      {1, 0xf1bf07ab, 0x00405fc6, 0x03000110},
+      0x600e7}},
 };
 enum { CPUS = sizeof cpus / sizeof *cpus };
 
@@ -73,12 +82,20 @@ static void every_bit_counts(void **state)
     oct_cpuid c = all;
     c.leaf7[2] &= ~(1u << 11); /* VNNI */
     assert_int_equal(oct_isa_decode(&c), OCT_ISA_AVX2);
-    /* State that the system does not save: SSE, AVX, opmasks, upper halves, ZMM 16..31. */
-    static const int xcr0[] = {1, 2, 5, 6, 7};
-    for (int i = 0; i < 5; i++) {
+    for (int bit = 24; bit <= 25; bit++) { /* AMX-TILE, AMX-INT8 */
+        c = all;
+        c.leaf7[3] &= ~(1u << bit);
+        assert_int_equal(oct_isa_decode(&c), OCT_ISA_AVX512);
+    }
+    /* State that the system does not save: SSE, AVX, opmasks, upper halves, ZMM 16..31, shapes and
+     * data of tiles. */
+    static const int xcr0[] = {1, 2, 5, 6, 7, 17, 18};
+    for (int i = 0; i < 7; i++) {
         c = all;
         c.xcr0 &= ~(UINT64_C(1) << xcr0[i]);
-        assert_int_equal(oct_isa_decode(&c), i < 2 ? OCT_ISA_REF : OCT_ISA_AVX2);
+        assert_int_equal(oct_isa_decode(&c), i < 2   ? OCT_ISA_REF
+                                             : i < 5 ? OCT_ISA_AVX2
+                                                     : OCT_ISA_AVX512);
     }
     c = all;
     c.xcr0 = 0;
@@ -86,6 +103,20 @@ static void every_bit_counts(void **state)
     c = all;
     c.max_leaf = 1;
     assert_int_equal(oct_isa_decode(&c), OCT_ISA_REF);
+}
+
+/* Whether the kernel's list of this CPU's features names AMX and lets a process have tiles. */
+static bool has_amx(void)
+{
+    char line[16384];
+    bool named = false;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && !named && fgets(line, sizeof line, f))
+        named = strncmp(line, "flags", 5) == 0 && strstr(line, " amx_tile") &&
+                strstr(line, " amx_int8");
+    if (f)
+        fclose(f);
+    return named && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
 /* What the compiler finds out by its own means (it checks XCR0 as well). */
@@ -99,7 +130,10 @@ static void this_cpu(void **state)
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                   __builtin_cpu_supports("avx512vnni");
-    assert_int_equal(isa, avx2 && avx512 ? OCT_ISA_AVX512 : avx2 ? OCT_ISA_AVX2 : OCT_ISA_REF);
+    assert_int_equal(isa, !avx2        ? OCT_ISA_REF
+                          : !avx512    ? OCT_ISA_AVX2
+                          : !has_amx() ? OCT_ISA_AVX512
+                                       : OCT_ISA_AMX);
 }
 
 static void names(void **state)
@@ -111,11 +145,14 @@ static void names(void **state)
         assert_true(oct_isa_parse(oct_kernel_rows[i].name, &isa));
         assert_int_equal(isa, i);
     }
-    static const char *const bad[] = {"", "AVX2", "avx", "avx5120", "ref ", "amx", "0"};
+    static const char *const bad[] = {"", "AVX2", "avx", "avx5120", "ref ", "amx-int8", "0"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         oct_isa isa;
         assert_false(oct_isa_parse(bad[i], &isa));
     }
+    char list[OCT_ISA_NAMES];
+    oct_isa_names(list);
+    assert_string_equal(list, "ref, avx2, avx512, amx");
 }
 
 int main(void)

@@ -1,7 +1,10 @@
 /* isa.c: which kernel row this CPU and operating system can run. Bit numbers: Intel SDM volume 2,
- * CPUID leaves 1 and 7; XCR0: volume 1, chapter 13. */
+ * CPUID leaves 1 and 7; XCR0: volume 1, chapter 13. Tiles: Linux, Documentation/arch/x86/xstate.rst. */
 #include <cpuid.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels.h"
 
@@ -14,8 +17,11 @@ static const uint32_t LEAF1_ECX_FMA = BIT(12), LEAF1_ECX_OSXSAVE = BIT(27), LEAF
 static const uint32_t LEAF7_EBX_AVX2 = BIT(5);
 static const uint32_t LEAF7_EBX_AVX512 = BIT(16) | BIT(17) | BIT(30) | BIT(31); /* F DQ BW VL */
 static const uint32_t LEAF7_ECX_VNNI = BIT(11);
-/* Registers that the operating system saves: XMM and YMM; the ZMM halves, ZMM 16..31, opmasks. */
-static const uint64_t XCR0_YMM = 0x6, XCR0_ZMM = 0xe6;
+static const uint32_t LEAF7_EDX_AMX = BIT(24) | BIT(25); /* TILE INT8 */
+/* Registers that the operating system saves: XMM and YMM; the ZMM halves, ZMM 16..31, opmasks; the
+ * configuration of tiles and their data. */
+enum { XCR0_TILE_DATA_BIT = 18 };
+static const uint64_t XCR0_YMM = 0x6, XCR0_ZMM = 0xe6, XCR0_TILES = 3 << 17;
 
 static bool has(uint64_t word, uint64_t bits)
 {
@@ -31,7 +37,9 @@ oct_isa oct_isa_decode(const oct_cpuid *c)
     if (!has(c->leaf7[EBX], LEAF7_EBX_AVX512) || !has(c->leaf7[ECX], LEAF7_ECX_VNNI) ||
         !has(c->xcr0, XCR0_ZMM))
         return OCT_ISA_AVX2;
-    return OCT_ISA_AVX512;
+    if (!has(c->leaf7[EDX], LEAF7_EDX_AMX) || !has(c->xcr0, XCR0_TILES))
+        return OCT_ISA_AVX512;
+    return OCT_ISA_AMX;
 }
 
 static uint64_t read_xcr0(void)
@@ -39,6 +47,14 @@ static uint64_t read_xcr0(void)
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
+}
+
+/* Asks for tiles. Refused by kernels before 5.16, by a filter of system calls, or where a thread has
+ * a signal stack too small for their 8 KiB. */
+static bool tiles_granted(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XCR0_TILE_DATA_BIT) == 0;
 }
 
 oct_isa oct_isa_detect(void)
@@ -50,7 +66,8 @@ oct_isa oct_isa_detect(void)
         __cpuid_count(7, 0, c.leaf7[EAX], c.leaf7[EBX], c.leaf7[ECX], c.leaf7[EDX]);
     if (c.leaf1[ECX] & LEAF1_ECX_OSXSAVE)
         c.xcr0 = read_xcr0();
-    return oct_isa_decode(&c);
+    oct_isa isa = oct_isa_decode(&c);
+    return isa == OCT_ISA_AMX && !tiles_granted() ? OCT_ISA_AVX512 : isa;
 }
 
 bool oct_isa_parse(const char *name, oct_isa *isa)
@@ -62,4 +79,12 @@ bool oct_isa_parse(const char *name, oct_isa *isa)
         }
     }
     return false;
+}
+
+void oct_isa_names(char out[OCT_ISA_NAMES])
+{
+    size_t used = 0;
+    for (int i = 0; i < OCT_ISA_COUNT && used < OCT_ISA_NAMES; i++)
+        used += (size_t)snprintf(out + used, OCT_ISA_NAMES - used, "%s%s", i ? ", " : "",
+                                 oct_kernel_rows[i].name);
 }

@@ -7,6 +7,9 @@
 #include "kernels.inc"
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx512;
 #include "kernels.inc"
+#define OCT_KERNEL_SLOT(slot)
+#define OCT_KERNEL_AMX_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__amx;
+#include "kernels.inc"
 
 const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
     {
@@ -25,6 +28,13 @@ const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
         .isa = OCT_ISA_AVX512,
         .name = "avx512",
 #define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx512,
+#include "kernels.inc"
+    },
+    {
+        .isa = OCT_ISA_AMX,
+        .name = "amx",
+#define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx512,
+#define OCT_KERNEL_AMX_SLOT(slot) .slot = oct_k_##slot##__amx,
 #include "kernels.inc"
     },
 };

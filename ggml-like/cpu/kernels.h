@@ -3,6 +3,7 @@
  *   ref     plain loops written from the maths: f32 activations, weight = integer * scale in f32
  *   avx2    AVX2 + FMA + F16C
  *   avx512  AVX-512 F/BW/DQ/VL + VNNI
+ *   amx     avx512, but matrix products by AMX int8 tiles (Sapphire Rapids and later)
  *
  * kernels.inc lists every function once; prototypes, the table, `octet info` and the kernel tests
  * are expansions of it. Rows above ref give the same bits as each other; ref is their yardstick.
@@ -23,7 +24,13 @@
 
 #include "q8.h"
 
-typedef enum oct_isa { OCT_ISA_REF, OCT_ISA_AVX2, OCT_ISA_AVX512, OCT_ISA_COUNT } oct_isa;
+typedef enum oct_isa {
+    OCT_ISA_REF,
+    OCT_ISA_AVX2,
+    OCT_ISA_AVX512,
+    OCT_ISA_AMX,
+    OCT_ISA_COUNT
+} oct_isa;
 
 typedef enum oct_kv_type { OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32 } oct_kv_type;
 
@@ -104,7 +111,7 @@ typedef int64_t oct_k_kv_store_fn(const float *x, int64_t n, oct_kv_type type, v
 
 typedef struct oct_kernels {
     oct_isa isa;
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name; /* "ref", "avx2", "avx512", "amx" */
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;
@@ -112,10 +119,13 @@ typedef struct oct_kernels {
 /* The rows, lowest first. */
 extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
 
-/* Highest level this CPU and operating system can run (CPUID and XCR0). */
+/* Highest level this CPU and operating system can run (CPUID and XCR0). Linux lets a process use
+ * tiles only after it has asked; this function asks where the rest is there, once and for all of the
+ * process's threads, and where it is refused the answer is avx512. */
 oct_isa oct_isa_detect(void);
 
-/* Level for a CPUID dump; pure, tested on recorded ones. leaf7/leaf1 are {eax, ebx, ecx, edx}. */
+/* Level for a CPUID dump, tiles taken as granted; pure, tested on recorded ones. leaf7/leaf1 are
+ * {eax, ebx, ecx, edx}. */
 typedef struct oct_cpuid {
     uint32_t max_leaf;
     uint32_t leaf1[4], leaf7[4];
@@ -123,8 +133,12 @@ typedef struct oct_cpuid {
 } oct_cpuid;
 oct_isa oct_isa_decode(const oct_cpuid *c);
 
-/* "ref", "avx2", "avx512"; false for anything else. */
+/* The name of a row; false for anything else. */
 bool oct_isa_parse(const char *name, oct_isa *isa);
+
+/* Writes all names, for messages: "ref, avx2, ...". */
+enum { OCT_ISA_NAMES = 64 };
+void oct_isa_names(char out[OCT_ISA_NAMES]);
 
 /* exp and tanh of Octet: the same bits on every CPU and in every kernel row (the vector versions
  * are the same operations, lane by lane). Largest errors are stated and tested: exp <= 2 ulp on

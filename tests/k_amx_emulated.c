@@ -1,0 +1,22 @@
+/* k_amx_emulated.c: k_amx.c as it is, with the tile unit of tile_emulator.h. */
+#include "tile_emulator.h"
+
+#define oct_k_linear__amx emulated_linear
+#define oct_k_linear__avx512 emulated_few_rows
+#include "k_amx.c"
+
+void emulated_product(const tile_config *config, const void *a, const void *b, int32_t *c)
+{
+    tile_configure(config);
+    tile_zero(0);
+    tile_load(1, a, config->row_bytes[1]);
+    tile_load(2, b, config->row_bytes[2]);
+    tile_dot(0, 1, 2);
+    tile_store(0, c, config->row_bytes[0]);
+    tile_release();
+}
+
+void emulated_without_configuration(void)
+{
+    tile_dot(0, 1, 2);
+}

@@ -1,0 +1,283 @@
+/* test_amx.c: the AMX row's matrix product, bit by bit against the oracle: everywhere on an emulated
+ * tile unit, which runs the kernel's own source, and on the real one where this CPU has it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* Of the checks this program uses those of linear alone. */
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "k_amx_emulated.h"
+#include "kernel_checks.h"
+
+/* ---- activations as the avx512 row keeps them ---- */
+
+static void planes_act_quantise(const oct_act_layout *l, const float *x, void *row)
+{
+    int64_t plane = l->n_groups * l->group_pad;
+    int32_t *sums = (int32_t *)(void *)((char *)row + l->sums_at);
+    int8_t *digits = (int8_t *)row + l->digits_at;
+    int16_t *a = malloc((size_t)l->n_in * sizeof *a);
+    if (!a)
+        abort();
+    oct_act_quantise_ref(l, x, a, row);
+    memset(sums, 0, (size_t)l->n_blocks * 2 * sizeof *sums);
+    memset(digits, 0, (size_t)plane * 2);
+    for (int64_t i = 0; i < l->n_in; i++) {
+        int64_t group = i / l->group_in, in = i % l->group_in;
+        int64_t block = group * l->group_blocks + in / OCT_Q8_BLOCK;
+        int hi = (a[i] + 128 + 65536) / 256 - 256; /* the floor */
+        int lo = a[i] - 256 * hi;
+        digits[group * l->group_pad + in] = (int8_t)hi;
+        digits[plane + group * l->group_pad + in] = (int8_t)lo;
+        sums[block] += hi;
+        sums[l->n_blocks + block] += lo;
+    }
+    free(a);
+}
+
+static int64_t few_rows_calls, few_rows_most;
+
+/* What stands in for the avx512 row's kernel: the same from the same rows, in plain C. */
+void emulated_few_rows(const oct_linear_args *a)
+{
+    const oct_act_layout *l = a->act;
+    int64_t plane = l->n_groups * l->group_pad;
+    few_rows_calls++;
+    few_rows_most = a->n_rows > few_rows_most ? a->n_rows : few_rows_most;
+    for (int64_t r = 0; r < a->n_rows; r++) {
+        const float *s = a->rows[r];
+        const int8_t *digits = (const int8_t *)a->rows[r] + l->digits_at;
+        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+            float y = 0.0f;
+            for (int64_t g = 0; g < a->w->unit_groups; g++) {
+                float t = 0.0f;
+                int64_t row_g = a->first_group + g, isum = 0;
+                for (int64_t i = 0; i < l->group_in; i++) {
+                    int64_t at = row_g * l->group_pad + i;
+                    isum += (int64_t)oct_q8_weight(a->w, a->panel, 0, lane, g * l->group_in + i) *
+                            (256 * digits[at] + digits[plane + at]);
+                    if ((i + 1) % OCT_Q8_BLOCK == 0 || i + 1 == l->group_in) {
+                        t = fmaf((float)isum, s[row_g * l->group_blocks + i / OCT_Q8_BLOCK], t);
+                        isum = 0;
+                    }
+                }
+                y = fmaf(t, oct_f32_of_bf16(a->scales[g * OCT_Q8_PANEL + lane]), y);
+            }
+            a->y[r * OCT_Q8_PANEL + lane] = y;
+        }
+    }
+}
+
+static oct_kernels emulated_row(void)
+{
+    oct_kernels k = *ref_row;
+    k.name = "amx, emulated";
+    k.act_quantise = planes_act_quantise;
+    k.linear = emulated_linear;
+    return k;
+}
+
+static bool can_emulate(void)
+{
+    if (oct_isa_detect() >= OCT_ISA_AVX2)
+        return true;
+    print_message("SKIPPED: the emulation is compiled for AVX2\n");
+    return false;
+}
+
+static bool has_tiles(void)
+{
+    if (oct_isa_detect() >= OCT_ISA_AMX)
+        return true;
+    print_message("SKIPPED: this CPU, or its system, has no AMX\n");
+    return false;
+}
+
+/* ---- the emulator ---- */
+
+static tile_config shape(int rows, int inputs, int channels)
+{
+    tile_config c = {.palette = 1};
+    c.rows[0] = c.rows[1] = (uint8_t)rows;
+    c.rows[2] = (uint8_t)(inputs / 4);
+    c.row_bytes[0] = c.row_bytes[2] = (uint16_t)(4 * channels);
+    c.row_bytes[1] = (uint16_t)inputs;
+    return c;
+}
+
+static void emulator_multiplies(void **state)
+{
+    (void)state;
+    if (!can_emulate())
+        skip();
+    static const int shapes[][3] = {{16, 64, 16}, {1, 4, 1}, {5, 32, 16}, {16, 60, 3}, {2, 64, 16}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        int M = shapes[s][0], K = shapes[s][1], N = shapes[s][2];
+        int8_t a[16 * 64];
+        uint8_t b[16 * 64];
+        int32_t c[16 * 16] = {0};
+        for (size_t i = 0; i < sizeof a; i++) {
+            a[i] = (int8_t)rig_int(&check_rng, -128, 127);
+            b[i] = (uint8_t)rig_int(&check_rng, 0, 255);
+        }
+        tile_config config = shape(M, K, N);
+        emulated_product(&config, a, b, c);
+        for (int m = 0; m < M; m++) {
+            for (int n = 0; n < N; n++) {
+                int32_t sum = 0;
+                for (int k = 0; k < K; k++)
+                    sum += a[m * K + k] * b[k / 4 * 4 * N + 4 * n + k % 4];
+                assert_int_equal(c[m * N + n], sum);
+            }
+        }
+    }
+}
+
+static void emulator_is_strict(void **state)
+{
+    (void)state;
+    if (!can_emulate())
+        skip();
+    static int8_t a[64 * 64], b[64 * 64];
+    static int32_t c[64 * 64];
+    rig_catch_crashes();
+    assert_false(RIG_SURVIVES(emulated_without_configuration()));
+    tile_config good = shape(16, 64, 16);
+    assert_true(RIG_SURVIVES(emulated_product(&good, a, b, c)));
+    assert_false(RIG_SURVIVES(emulated_without_configuration()));
+    for (int fault = 0; fault < 10; fault++) {
+        tile_config bad = good;
+        switch (fault) {
+        case 0: bad.palette = 2; break;
+        case 1: bad.palette = 0; break;
+        case 2: bad.reserved[13] = 1; break;
+        case 3: bad.rows[7] = 17, bad.row_bytes[7] = 64; break;
+        case 4: bad.rows[2] = 15; break;      /* other than a's inputs / 4 */
+        case 5: bad.rows[1] = 8; break;       /* other than c's */
+        case 6: bad.row_bytes[0] = 32; break; /* other than b's */
+        case 7: bad.row_bytes[3] = 65, bad.rows[3] = 1; break;
+        case 8: bad.rows[8] = 1, bad.row_bytes[8] = 4; break;
+        case 9: bad.rows[0] = bad.row_bytes[0] = 0; break;
+        }
+        if (RIG_SURVIVES(emulated_product(&bad, a, b, c)))
+            fail_msg("configuration %d is not refused", fault);
+    }
+}
+
+/* ---- the kernel ---- */
+
+static const int64_t groups[] = {20, 24, 27, 32, 768, 4096, 6144};
+enum { GROUPS = sizeof groups / sizeof *groups };
+
+/* 1 to 40 rows and 129, for the groups of the models; one to four of them in a panel. */
+static void check_shapes(const oct_kernels *k)
+{
+    rig_catch_crashes();
+    for (int g = 0; g < GROUPS; g++) {
+        bool large = groups[g] > 1000;
+        for (int64_t rows = 1; rows <= 41; rows += large ? 4 : 1) {
+            linear_shape s = {groups[g], large ? 1 : 1 + rows % 4, 8, rows % 5,
+                              rows < 41 ? rows : 129};
+            const char *wrong = linear_case_run(k, &s, (int)(rows % (3 * PATTERNS)));
+            if (wrong)
+                fail_msg("%s: %s", k->name, wrong);
+        }
+    }
+}
+
+static void emulated_shapes(void **state)
+{
+    (void)state;
+    if (!can_emulate())
+        skip();
+    oct_kernels k = emulated_row();
+    few_rows_calls = few_rows_most = 0;
+    tile_counts before = emulated_counts;
+    check_shapes(&k);
+    assert_true(few_rows_calls > 0);
+    assert_in_range(few_rows_most, 1, 3);
+    assert_int_equal(emulated_counts.configured - before.configured,
+                     emulated_counts.released - before.released);
+}
+
+static void emulated_checks(void **state)
+{
+    (void)state;
+    if (!can_emulate())
+        skip();
+    rig_catch_crashes();
+    oct_kernels k = emulated_row();
+    const char *wrong = check_linear(&k);
+    if (wrong)
+        fail_msg("%s", wrong);
+    if (oct_isa_detect() < OCT_ISA_AVX512)
+        return;
+    k.act_quantise = oct_kernel_rows[OCT_ISA_AVX512].act_quantise; /* the rows it will get */
+    wrong = check_linear(&k);
+    if (wrong)
+        fail_msg("with avx512's activations: %s", wrong);
+}
+
+/* No product more than the shape needs, one load for each, and one configuration. */
+static void no_needless_work(void **state)
+{
+    (void)state;
+    if (!can_emulate())
+        skip();
+    rig_catch_crashes();
+    oct_kernels k = emulated_row();
+    static const linear_shape shapes[] = {
+        {6144, 1, 1, 0, 16}, {4096, 1, 8, 2, 128}, {768, 1, 8, 0, 17}, {20, 4, 8, 4, 33}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const linear_shape *s = &shapes[i];
+        tile_counts before = emulated_counts;
+        const char *wrong = linear_case_run(&k, s, NORMAL);
+        if (wrong)
+            fail_msg("%s", wrong);
+        int64_t tiles = (s->n_rows + 15) / 16, units = 0, steps = 0;
+        for (int64_t at = 0; at < s->group_in; at += OCT_Q8_BLOCK) {
+            int64_t n = s->group_in - at < OCT_Q8_BLOCK ? s->group_in - at : OCT_Q8_BLOCK;
+            units += 2 * tiles * s->unit_groups;
+            steps += 2 * tiles * s->unit_groups * ((n + 63) / 64);
+        }
+        assert_int_equal(emulated_counts.dots - before.dots, 4 * steps);
+        assert_int_equal(emulated_counts.loads - before.loads, 4 * steps);
+        assert_int_equal(emulated_counts.stores - before.stores, 4 * units);
+        assert_int_equal(emulated_counts.configured - before.configured, 1);
+        assert_int_equal(emulated_counts.released - before.released, 1);
+    }
+}
+
+static void hardware_shapes(void **state)
+{
+    (void)state;
+    if (!has_tiles())
+        skip();
+    check_shapes(&oct_kernel_rows[OCT_ISA_AMX]);
+}
+
+static void hardware_checks(void **state)
+{
+    (void)state;
+    if (!has_tiles())
+        skip();
+    rig_catch_crashes();
+    const char *wrong = check_linear(&oct_kernel_rows[OCT_ISA_AMX]);
+    if (wrong)
+        fail_msg("%s", wrong);
+}
+
+int main(void)
+{
+    check_rng.state = rig_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(emulator_multiplies), cmocka_unit_test(emulator_is_strict),
+        cmocka_unit_test(emulated_shapes),     cmocka_unit_test(emulated_checks),
+        cmocka_unit_test(no_needless_work),    cmocka_unit_test(hardware_shapes),
+        cmocka_unit_test(hardware_checks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
