@@ -1,5 +1,6 @@
 /* k_amx_emulated.c: k_amx.c as it is, with the tile unit of tile_emulator.h. */
 #include "tile_emulator.h"
+#include "tile_trap.h"
 
 #define oct_k_linear__amx emulated_linear
 #define oct_k_linear__avx512 emulated_few_rows
@@ -19,4 +20,11 @@ void emulated_product(const tile_config *config, const void *a, const void *b, i
 void emulated_without_configuration(void)
 {
     tile_dot(0, 1, 2);
+}
+
+void emulated_trap(void (*otherwise)(int sig))
+{
+    struct sigaction a = {.sa_sigaction = trap_on_sigill, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    trap_otherwise = otherwise;
+    sigaction(SIGILL, &a, NULL);
 }

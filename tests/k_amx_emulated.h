@@ -30,4 +30,8 @@ void emulated_product(const tile_config *config, const void *a, const void *b, i
 /* tile_dot before any configuration. */
 void emulated_without_configuration(void);
 
+/* From now on this unit does the tile instructions that the CPU has not got, see tile_trap.h. Any
+ * other SIGILL goes to `otherwise`, which must not return. */
+void emulated_trap(void (*otherwise)(int sig));
+
 #endif
