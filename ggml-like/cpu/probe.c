@@ -89,6 +89,8 @@ const oct_probe oct_probes[] = {
      NULL},
     {"vfmadd231ps (ymm)", OCT_PROBE_F32, OCT_ISA_AVX2, 1, 12 * 8 * 2, oct_probe_f32__avx2, NULL},
     {"vpdpbusd (zmm)", OCT_PROBE_INT, OCT_ISA_AVX512, 2, 16 * 64 * 2, oct_probe_int__avx512, NULL},
+    {"tdpbsud (tiles)", OCT_PROBE_INT, OCT_ISA_AMX, 2, 6 * 16 * 16 * 64 * 2, oct_probe_int__amx,
+     NULL},
     {"vfmadd231ps (zmm)", OCT_PROBE_F32, OCT_ISA_AVX512, 1, 16 * 16 * 2, oct_probe_f32__avx512,
      NULL},
     {"vdpbf16ps (zmm)", OCT_PROBE_BF16, OCT_ISA_AVX512, 1, 16 * 32 * 2, oct_probe_bf16__avx512,

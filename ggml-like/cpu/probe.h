@@ -69,5 +69,6 @@ OCT_PROBE_ROW(ref)
 OCT_PROBE_ROW(avx2)
 OCT_PROBE_ROW(avx512)
 uint64_t oct_probe_bf16__avx512(int64_t rounds);
+uint64_t oct_probe_int__amx(int64_t rounds);
 
 #endif
