@@ -17,6 +17,12 @@ static oct_status local_gather(oct_comm *c, const void *mine, size_t bytes, void
     return OCT_OK;
 }
 
+static oct_status local_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+{
+    (void)c, (void)data, (void)bytes, (void)err;
+    return OCT_OK;
+}
+
 static void local_free(oct_comm *c)
 {
     (void)c;
@@ -24,6 +30,6 @@ static void local_free(oct_comm *c)
 
 oct_comm *oct_comm_local(void)
 {
-    static oct_comm local = {0, 1, local_fold, local_gather, local_free};
+    static oct_comm local = {0, 1, local_fold, local_broadcast, local_gather, local_free};
     return &local;
 }

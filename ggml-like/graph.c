@@ -12,6 +12,7 @@ const char *oct_op_name(oct_op op)
         [OCT_OP_EXPERTS] = "experts",     [OCT_OP_COMBINE] = "combine",
         [OCT_OP_FOLD_RANKS] = "fold_ranks", [OCT_OP_SELECT] = "select",
         [OCT_OP_HEAD] = "head",
+        [OCT_OP_GATHER_LOGITS] = "gather_logits",
     };
     return (unsigned)op < OCT_OP_COUNT ? names[op] : "?";
 }
@@ -273,4 +274,11 @@ void oct_graph_head(oct_graph *g, oct_tensor *x, const oct_table *table, float s
         return;
     n->table = table;
     n->scale = scale;
+}
+
+void oct_graph_gather_logits(oct_graph *g, const oct_table *table)
+{
+    oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_GATHER_LOGITS, NULL, NULL, NULL) : NULL;
+    if (n)
+        n->table = table;
 }

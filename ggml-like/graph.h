@@ -28,6 +28,7 @@ typedef struct oct_tensor {
     int64_t rows, cols;       /* [rows, cols]; activations: rows is the capacity T (or T * K) */
     size_t row_bytes;
     const oct_q8_layout *q8;  /* OCT_Q8: borrowed */
+    const uint16_t *scales;   /* OCT_Q8: bf16, see q8.h; data holds the weights */
     oct_act_layout act;       /* OCT_ACT */
     bool selected;            /* its rows are those whose logits are wanted, see SELECT */
     const void *data;         /* weights; NULL for activations */
@@ -50,6 +51,7 @@ typedef enum oct_op {
     OCT_OP_FOLD_RANKS, /* out summed over the ranks, in place */
     OCT_OP_SELECT, /* out = the rows of in0 whose logits are wanted; what follows has no others */
     OCT_OP_HEAD,   /* logits[T,V] of the run = in0 * table^T * scale */
+    OCT_OP_GATHER_LOGITS, /* every rank's rows of the vocabulary reach all ranks */
     OCT_OP_COUNT
 } oct_op;
 const char *oct_op_name(oct_op op);
@@ -114,5 +116,6 @@ oct_tensor *oct_graph_combine(oct_graph *g, oct_tensor *slots, oct_tensor *route
 void oct_graph_fold_ranks(oct_graph *g, oct_tensor *x);
 oct_tensor *oct_graph_select(oct_graph *g, oct_tensor *x);
 void oct_graph_head(oct_graph *g, oct_tensor *x, const oct_table *t, float scale);
+void oct_graph_gather_logits(oct_graph *g, const oct_table *t);
 
 #endif

@@ -8,6 +8,7 @@
 #include "comm.h"
 #include "graph.h"
 #include "kv_cache.h"
+#include "shard.h"
 #include "topology.h"
 
 typedef struct oct_plan {
@@ -59,6 +60,7 @@ typedef struct oct_cpu_config {
     bool bind;     /* each thread to a core of its own */
     bool blas;     /* OpenBLAS for f32 products of many rows; loaded here, an error if missing */
     int n_domains; /* groups of threads that own slices, see oct_cpu_domains */
+    oct_shard shard; /* of one process: size 1, everything */
 } oct_cpu_config;
 OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out,
                                           oct_error *err);

@@ -3,7 +3,7 @@
 /* In the last layer only the rows whose logits are wanted go on once keys and values are stored;
  * *h becomes those rows. */
 static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_attn_shape *attn,
-                             bool last, oct_tensor *x, oct_tensor **h)
+                             const oct_shard *shard, bool last, oct_tensor *x, oct_tensor **h)
 {
     oct_tensor *qkv = oct_graph_linear(g, oct_graph_quantise(g, x, w->qkv.q8), &w->qkv);
     oct_graph_rope_store(g, qkv, attn);
@@ -13,38 +13,51 @@ static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_at
     }
     oct_tensor *o = oct_graph_attention(g, qkv, attn);
     oct_tensor *y = oct_graph_linear(g, oct_graph_quantise(g, o, w->attn_out.q8), &w->attn_out);
-    oct_graph_fold_ranks(g, y);
+    if (shard->size > 1)
+        oct_graph_fold_ranks(g, y);
     return y;
 }
 
+/* Ranks that hold whole experts may add their gated outputs first, if there are at most two: the sum
+ * of two numbers and zeros has the same bits in any order. Else every slot's vector is folded, and
+ * gated and added behind. */
 static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n_used,
-                                oct_tensor *x)
+                                const oct_shard *shard, oct_tensor *x)
 {
+    bool fold_sum = w->router.data && shard->layout == OCT_SHARD_EXPERT && n_used <= 2;
     oct_tensor *routes = w->router.data ? oct_graph_route(g, x, &w->router, n_used) : NULL;
     oct_tensor *act = oct_graph_quantise(g, x, w->gate_up.q8);
     oct_tensor *slots = oct_graph_experts(g, act, routes, n_used, &w->gate_up, &w->down);
-    oct_graph_fold_ranks(g, slots);
-    return routes ? oct_graph_combine(g, slots, routes, n_used) : slots;
+    if (shard->size > 1 && !fold_sum)
+        oct_graph_fold_ranks(g, slots);
+    oct_tensor *y = routes ? oct_graph_combine(g, slots, routes, n_used) : slots;
+    if (shard->size > 1 && fold_sum)
+        oct_graph_fold_ranks(g, y);
+    return y;
 }
 
-oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, int64_t rows,
-                          oct_graph *g, oct_error *err)
+oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, const oct_shard *shard,
+                          int64_t rows, oct_graph *g, oct_error *err)
 {
     const oct_grok_config *c = &m->config;
     oct_graph_init(g, rows);
     oct_tensor *h = oct_graph_embed(g, &m->embedding, c->embedding_scale);
+    if (shard->size > 1)
+        oct_graph_fold_ranks(g, h);
     for (int64_t i = 0; i < c->n_layers; i++) {
         const oct_grok_layer *w = &m->layers[i];
         g->layer = i;
         oct_tensor *x = oct_graph_norm(g, h, &w->norm_attn_in, c->norm_eps);
-        oct_tensor *a = attention(g, w, attn, i == c->n_layers - 1, x, &h);
+        oct_tensor *a = attention(g, w, attn, shard, i == c->n_layers - 1, x, &h);
         oct_graph_add_norm(g, h, a, &w->norm_attn_out, c->norm_eps);
         oct_tensor *f =
-            feed_forward(g, w, c->n_used, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
+            feed_forward(g, w, c->n_used, shard, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
         oct_graph_add_norm(g, h, f, &w->norm_ffn_out, c->norm_eps);
     }
     g->layer = -1;
     oct_graph_head(g, oct_graph_norm(g, h, &m->norm_final, c->norm_eps), &m->embedding,
                    c->output_scale);
+    if (shard->size > 1)
+        oct_graph_gather_logits(g, &m->embedding);
     return oct_graph_status(g, err);
 }

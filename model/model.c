@@ -33,10 +33,15 @@ static oct_tensor packed(const char *name, const oct_q8_layout *l, const void *d
 
 static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
 {
-    return (oct_tensor){.name = name, .dtype = OCT_F32, .rows = rows, .cols = cols,
-                        .row_bytes = (size_t)cols * sizeof(float), .data = data};
+    return (oct_tensor){.name = name,
+                        .dtype = OCT_F32,
+                        .rows = rows,
+                        .cols = cols,
+                        .row_bytes = (size_t)cols * sizeof(float),
+                        .data = data};
 }
 
+/* Scales come after their weights. */
 static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *have)
 {
     const oct_grok_layouts *l = &m->layouts;
@@ -48,6 +53,10 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     case OCT_GROK_DOWN: w->down = packed(have->name, &l->down, have->data); break;
     case OCT_GROK_QKV: w->qkv = packed(have->name, &l->qkv, have->data); break;
     case OCT_GROK_ATTN_OUT: w->attn_out = packed(have->name, &l->attn_out, have->data); break;
+    case OCT_GROK_GATE_UP_SCALES: w->gate_up.scales = have->data; break;
+    case OCT_GROK_DOWN_SCALES: w->down.scales = have->data; break;
+    case OCT_GROK_QKV_SCALES: w->qkv.scales = have->data; break;
+    case OCT_GROK_ATTN_OUT_SCALES: w->attn_out.scales = have->data; break;
     case OCT_GROK_ROUTER: w->router = plain(have->name, m->config.n_experts, d, have->data); break;
     case OCT_GROK_NORM_ATTN_IN: w->norm_attn_in = norm; break;
     case OCT_GROK_NORM_ATTN_OUT: w->norm_attn_out = norm; break;
@@ -112,14 +121,20 @@ static oct_status open_tokenizer(oct_model *m, oct_error *err)
     return OCT_OK;
 }
 
+static uint64_t unit_bytes(const oct_q8_layout *l)
+{
+    return l->unit_bytes + l->scale_bytes;
+}
+
 static uint64_t active_bytes(const oct_model *m)
 {
     const oct_grok_config *c = &m->config;
     const oct_grok_layouts *l = &m->layouts;
     uint64_t slices = (uint64_t)c->n_slices, d = (uint64_t)c->d_model;
-    uint64_t layer = slices * (l->qkv.unit_bytes + l->attn_out.unit_bytes) +
-                     slices * (uint64_t)c->n_used * (l->gate_up.unit_bytes + l->down.unit_bytes) +
-                     4 * d * (4 + (c->n_experts > 1 ? (uint64_t)c->n_experts : 0));
+    uint64_t layer =
+        slices * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) +
+        slices * (uint64_t)c->n_used * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
+        4 * d * (4 + (c->n_experts > 1 ? (uint64_t)c->n_experts : 0));
     return (uint64_t)c->n_layers * layer + (uint64_t)c->n_vocab * d * sizeof(uint16_t) + 4 * d;
 }
 

@@ -5,6 +5,7 @@
 #include "graph.h"
 #include "grok.h"
 #include "octet.h"
+#include "shard.h"
 #include "plan.h"
 #include "tokenizer.h"
 
@@ -40,6 +41,7 @@ void oct_session_get_parts(oct_session *s, oct_session_parts *p);
  *   logits = norm_final(h) E^T * output_scale
  * attn must outlive the graph. */
 OCT_MUST_CHECK oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn,
-                                         int64_t rows, oct_graph *g, oct_error *err);
+                                         const oct_shard *shard, int64_t rows, oct_graph *g,
+                                         oct_error *err);
 
 #endif

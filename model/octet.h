@@ -65,12 +65,19 @@ typedef struct oct_session oct_session;
 
 typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
 
+typedef enum oct_shard_by {
+    OCT_SHARD_BY_SLICE, /* every rank has its slices of every matrix */
+    OCT_SHARD_BY_EXPERT /* every rank has whole experts; attention and vocabulary by slices */
+} oct_shard_by;
+
 typedef struct oct_session_params {
     int64_t n_ctx;     /* positions per sequence; 0: the model's */
     int64_t n_seqs;    /* sequences; 0: 1 */
     int64_t chunk;     /* tokens evaluated together at most; 0: 512 */
     int n_threads;     /* 0: one per physical core that this process may use */
     oct_kv kv;
+    struct oct_comm *comm; /* NULL: one process; else from oct_comm_mpi_open (liboctet_mpi), borrowed */
+    oct_shard_by shard; /* how ranks divide the model */
     bool no_bind;      /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of

@@ -19,6 +19,7 @@ typedef struct resolved {
     oct_isa isa;
     int n_domains;
     bool bind;
+    oct_shard shard;
     oct_topology topology; /* freed by resolved_free */
 } resolved;
 
@@ -38,6 +39,7 @@ struct oct_session {
     int64_t n_seqs, n_ctx, chunk;
     int64_t *len;    /* [n_seqs] positions held */
     int32_t *row;    /* [4][chunk]: token, seq, pos, out_row */
+    oct_comm *comm;
     const volatile int *cancel;
     oct_session_stats stats;
 };
@@ -86,7 +88,20 @@ static void choose_threads(const oct_model *m, const oct_session_params *p, reso
         }
     }
     r->bind = !p->no_bind && strcmp(r->topology.why, "cgroup quota") != 0;
-    r->n_domains = oct_cpu_domains(&r->topology, r->n_threads, m->config.n_slices);
+    r->n_domains = oct_cpu_domains(&r->topology, r->n_threads, r->shard.end_slice - r->shard.first_slice);
+}
+
+static oct_status choose_shard(const oct_model *m, const oct_session_params *p, oct_shard *shard,
+                               oct_error *err)
+{
+    const oct_comm *comm = p->comm ? p->comm : oct_comm_local();
+    oct_shard_layout layout = p->shard == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
+    const char *wrong = oct_shard_make(layout, comm->rank, comm->size, m->config.n_slices,
+                                       m->config.n_experts, shard);
+    return wrong ? oct_fail(err, OCT_ERR_UNSUPPORTED, "%d ranks for %lld slices and %lld experts: %s",
+                            comm->size, (long long)m->config.n_slices, (long long)m->config.n_experts,
+                            wrong)
+                 : OCT_OK;
 }
 
 /* *r must be zero, and freed in any case. */
@@ -95,6 +110,7 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
     r->chunk = p->chunk ? p->chunk : DEFAULT_CHUNK;
+    OCT_TRY(choose_shard(m, p, &r->shard, err));
     OCT_TRY(oct_topology_load(p->topology, &r->topology, err));
     choose_threads(m, p, r);
     OCT_TRY(in_range("context", r->n_ctx, 1, m->config.n_ctx, err));
@@ -118,6 +134,7 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->n_ctx = r->n_ctx;
     s->n_seqs = r->n_seqs;
     s->chunk = r->chunk;
+    s->comm = p->comm ? p->comm : oct_comm_local();
     s->cancel = p->cancel;
     s->attn = (oct_attn_shape){.n_q_heads = c->n_q_heads, .n_kv_heads = c->n_kv_heads,
                                .head_dim = c->head_dim, .n_slices = c->n_slices,
@@ -125,14 +142,15 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->kv.type = kv_types[p->kv];
     s->kv.n_layers = c->n_layers;
     s->kv.n_seqs = r->n_seqs;
-    s->kv.n_heads = c->n_kv_heads;
+    s->kv.n_heads = c->n_kv_heads / c->n_slices * (r->shard.end_slice - r->shard.first_slice);
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
     const oct_cpu_config cpu = {.isa = r->isa, .n_threads = r->n_threads, .topology = &r->topology,
-                                .bind = r->bind, .blas = p->blas, .n_domains = r->n_domains};
+                                .bind = r->bind, .blas = p->blas, .n_domains = r->n_domains,
+                                .shard = r->shard};
     OCT_TRY(oct_backend_cpu(&cpu, &s->backend, err));
-    OCT_TRY(oct_grok_graph(m, &s->attn, r->chunk, &s->graph, err));
+    OCT_TRY(oct_grok_graph(m, &s->attn, &r->shard, r->chunk, &s->graph, err));
     return oct_plan_make(&s->graph, s->backend, &s->plan, err);
 }
 
@@ -302,7 +320,7 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
             out_row[(*n_out)++] = (int32_t)i;
     }
     oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = *n_out,
-                   .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = oct_comm_local(),
+                   .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = s->comm,
                    .cancel = s->cancel};
     oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
     if (status == OCT_OK)

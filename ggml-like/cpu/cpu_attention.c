@@ -1,9 +1,9 @@
-/* cpu_attention.c: rotating and storing, and attention over the cache. A KV head belongs to the domain
- * of its slice, so its part of the cache is written and read by the same threads.
+/* cpu_attention.c: rotating and storing, and attention over the cache. A KV head belongs to the
+ * domain of its slice, so its part of the cache is written and read by the same threads.
  *
  * Sums are formed over fixed blocks of positions and folded in ascending order, each from zero. Who
- * computes them does not matter: one thread walks all blocks of a (token, KV head), or, when there are
- * too few of those for the threads (decode), blocks are shared and their sums stored and folded
+ * computes them does not matter: one thread walks all blocks of a (token, KV head), or, when there
+ * are too few of those for the threads (decode), blocks are shared and their sums stored and folded
  * behind a barrier. Both give the same bits. */
 #include <string.h>
 
@@ -28,11 +28,27 @@ static head_place place_of(const oct_attn_shape *a, int64_t kv_head)
                         base + (q_heads + kv_heads + local) * a->head_dim, n_q};
 }
 
+static void domain_slices(const oct_cpu_run *c, int domain, int64_t *lo, int64_t *hi)
+{
+    const oct_shard *s = &c->cpu->shard;
+    int64_t n = s->end_slice - s->first_slice;
+    *lo = s->first_slice + n * domain / c->cpu->n_domains;
+    *hi = s->first_slice + n * (domain + 1) / c->cpu->n_domains;
+}
+
+/* The rank's cache holds the heads of its slices only. */
+static int64_t cache_head(const oct_cpu_run *c, const oct_attn_shape *a, int64_t head)
+{
+    return head - c->cpu->shard.first_slice * (a->n_kv_heads / a->n_slices);
+}
+
 /* KV heads first..first+n-1 belong to the domain's slices. */
 static int64_t domain_heads(const oct_cpu_run *c, const oct_attn_shape *a, int64_t *first)
 {
-    *first = a->n_kv_heads * c->domain / c->cpu->n_domains;
-    return a->n_kv_heads * (c->domain + 1) / c->cpu->n_domains - *first;
+    int64_t lo, hi, each = a->n_kv_heads / a->n_slices;
+    domain_slices(c, c->domain, &lo, &hi);
+    *first = lo * each;
+    return (hi - lo) * each;
 }
 
 void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n)
@@ -51,11 +67,11 @@ void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n)
         for (int64_t j = 0; j < at.n_q; j++)
             k->rope(row + at.q + j * P, cos, sin, P);
         k->rope(row + at.k, cos, sin, P);
-        unsigned char *key = oct_kv_cache_k(kv, n->layer, seq, head, pos) +
+        unsigned char *key = oct_kv_cache_k(kv, n->layer, seq, cache_head(c, a, head), pos) +
                              (size_t)(pos % OCT_KV_LANES) * kv->elem_bytes;
         saturated += k->kv_store(row + at.k, P, kv->type, key, OCT_KV_LANES);
         saturated += k->kv_store(row + at.v, P, kv->type,
-                                 oct_kv_cache_v(kv, n->layer, seq, head, pos), 1);
+                                 oct_kv_cache_v(kv, n->layer, seq, cache_head(c, a, head), pos), 1);
     }
     if (saturated)
         kv->saturated += saturated;
@@ -81,8 +97,8 @@ static int64_t row_positions(const oct_cpu_run *c, const attention_job *j, int64
 }
 
 /* Adds block after block to o [n_q][v_stride] and l [n_q]. */
-static void add_blocks(oct_cpu_run *c, const attention_job *j, int64_t row, int64_t head, int64_t first,
-                       int64_t end, float *o, float *l)
+static void add_blocks(oct_cpu_run *c, const attention_job *j, int64_t row, int64_t head,
+                       int64_t first, int64_t end, float *o, float *l)
 {
     const oct_attn_shape *a = j->n->attn;
     head_place at = place_of(a, head);
@@ -96,16 +112,17 @@ static void add_blocks(oct_cpu_run *c, const attention_job *j, int64_t row, int6
                           .o = o,
                           .l = l};
     int64_t n_pos = row_positions(c, j, row), seq = c->run->seq[row_token(c, j, row)];
-    for (int64_t p = first * OCT_ATTN_BLOCK; p < n_pos && p < end * OCT_ATTN_BLOCK; p += OCT_ATTN_BLOCK) {
-        args.k = oct_kv_cache_k(j->kv, j->n->layer, seq, head, p);
-        args.v = oct_kv_cache_v(j->kv, j->n->layer, seq, head, p);
+    for (int64_t p = first * OCT_ATTN_BLOCK; p < n_pos && p < end * OCT_ATTN_BLOCK;
+         p += OCT_ATTN_BLOCK) {
+        args.k = oct_kv_cache_k(j->kv, j->n->layer, seq, cache_head(c, a, head), p);
+        args.v = oct_kv_cache_v(j->kv, j->n->layer, seq, cache_head(c, a, head), p);
         args.n_pos = n_pos - p < OCT_ATTN_BLOCK ? n_pos - p : OCT_ATTN_BLOCK;
         c->cpu->k->attn(&args);
     }
 }
 
-static void divide(oct_cpu_run *c, const attention_job *j, int64_t row, int64_t head, const float *o,
-                   const float *l)
+static void divide(oct_cpu_run *c, const attention_job *j, int64_t row, int64_t head,
+                   const float *o, const float *l)
 {
     const oct_attn_shape *a = j->n->attn;
     int64_t n_q = a->n_q_heads / a->n_kv_heads, P = a->head_dim;
@@ -173,7 +190,8 @@ static void attend_split(oct_cpu_run *c, attention_job *j)
     int64_t lo, hi;
     oct_team_range(j->heads * j->rows, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t t = lo; t < hi; t++) {
-        int64_t row = t % j->rows, head = j->first_head + t / j->rows, n_pos = row_positions(c, j, row);
+        int64_t row = t % j->rows, head = j->first_head + t / j->rows,
+                n_pos = row_positions(c, j, row);
         float *sum = sums_of(j, row, head, 0);
         for (int64_t b = 1; b * OCT_ATTN_BLOCK < n_pos; b++)
             c->cpu->k->add(sum, sums_of(j, row, head, b), size, sum);
@@ -193,7 +211,8 @@ size_t oct_cpu_attention_temp(const oct_cpu *cpu, const oct_node *n, int64_t row
     rows = rows < SPLIT_ROWS ? rows : SPLIT_ROWS;
     if (!is_split(cpu, n, 1))
         return 0;
-    int64_t v_stride = (a->head_dim + 15) / 16 * 16, blocks = (a->n_ctx + OCT_ATTN_BLOCK - 1) / OCT_ATTN_BLOCK;
+    int64_t v_stride = (a->head_dim + 15) / 16 * 16,
+            blocks = (a->n_ctx + OCT_ATTN_BLOCK - 1) / OCT_ATTN_BLOCK;
     return (size_t)(rows * a->n_q_heads * blocks * (v_stride + 1)) * sizeof(float);
 }
 

@@ -12,10 +12,16 @@ static oct_cpu *cpu_of(oct_backend *b)
     return (oct_cpu *)(void *)b;
 }
 
+/* Nodes that are talk between ranks: thread 0 does it. */
+static bool is_exchange(const oct_node *n)
+{
+    return n->op == OCT_OP_FOLD_RANKS || n->op == OCT_OP_GATHER_LOGITS;
+}
+
 static bool cpu_supports(const oct_backend *b, const oct_node *n)
 {
     (void)b;
-    return n->op == OCT_OP_FOLD_RANKS || oct_cpu_ops[n->op] != NULL;
+    return is_exchange(n) || oct_cpu_ops[n->op] != NULL;
 }
 
 static size_t cpu_temp_bytes(const oct_backend *b, const oct_node *n, int64_t rows)
@@ -25,6 +31,9 @@ static size_t cpu_temp_bytes(const oct_backend *b, const oct_node *n, int64_t ro
         return oct_cpu_experts_temp(cpu, n, rows);
     if (n->op == OCT_OP_ATTENTION)
         return oct_cpu_attention_temp(cpu, n, rows);
+    if (n->op == OCT_OP_GATHER_LOGITS)
+        return (size_t)((cpu->shard.end_slice - cpu->shard.first_slice) * n->table->slice_rows *
+                        (cpu->shard.size + 1)) * sizeof(float);
     if (n->op == OCT_OP_LINEAR && n->w[0]->q8->split == OCT_SPLIT_IN && cpu->n_domains > 1)
         return (size_t)(cpu->n_domains * rows * n->w[0]->q8->n_out) * sizeof(float);
     return 0;
@@ -85,6 +94,23 @@ static void fold_ranks(shared_run *s, const oct_node *n)
                               rows * n->out->cols, s->err);
 }
 
+/* Each rank has made the logits of its rows of the vocabulary; rows of the ranks are equally many,
+ * the last rank's may end early. */
+static void gather_logits(shared_run *s, const oct_node *n)
+{
+    oct_run *r = s->run;
+    const oct_table *t = n->table;
+    int64_t each = (s->cpu->shard.end_slice - s->cpu->shard.first_slice) * t->slice_rows;
+    float *mine = (float *)(void *)(s->plan->buffer + n->temp_offset), *all = mine + each;
+    for (int64_t i = 0; i < r->n_out && s->status == OCT_OK; i++) {
+        float *row = r->logits + i * t->n_rows;
+        int64_t at = each * r->comm->rank, count = t->n_rows - at < each ? t->n_rows - at : each;
+        memcpy(mine, row + at, (size_t)(count > 0 ? count : 0) * sizeof *row);
+        s->status = r->comm->gather(r->comm, mine, (size_t)each * sizeof *row, all, s->err);
+        memcpy(row, all, (size_t)t->n_rows * sizeof *row);
+    }
+}
+
 /* As oct_topology_spread places threads on nodes. */
 static int first_thread(int n_threads, int domain, int n_domains)
 {
@@ -104,10 +130,10 @@ static void run_thread(void *ctx, int thread, int n_threads)
     c.domain_threads = first_thread(n_threads, c.domain + 1, n_domains) - thread + c.domain_thread;
     for (int i = s->first; i < s->end; i++) {
         const oct_node *n = &s->plan->graph->nodes[i];
-        if (n->op != OCT_OP_FOLD_RANKS)
+        if (!is_exchange(n))
             oct_cpu_ops[n->op](&c, n);
-        else if (s->run->comm->size > 1 && thread == 0)
-            fold_ranks(s, n);
+        else if (thread == 0)
+            n->op == OCT_OP_FOLD_RANKS ? fold_ranks(s, n) : gather_logits(s, n);
         if (thread == 0) {
             if (s->status == OCT_OK && s->run->cancel && *s->run->cancel)
                 s->status = oct_fail(s->err, OCT_ERR_CANCELLED, "evaluation cancelled");
@@ -179,6 +205,7 @@ oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_
                       cpu_alloc, cpu_release,       cpu_run,      cpu_free};
     cpu->k = &oct_kernel_rows[config->isa];
     cpu->n_domains = config->n_domains;
+    cpu->shard = config->shard;
     cpu->tails = aligned_alloc(64, sizeof *cpu->tails * OCT_SHARE_PHASES * (size_t)cpu->n_domains);
     oct_status status = cpu->tails ? make_team(cpu, config, err)
                                    : oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");

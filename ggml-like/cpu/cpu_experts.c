@@ -168,6 +168,24 @@ static void quantise_rows(const oct_cpu_run *c, const wave *w)
         c->cpu->k->act_quantise(&act, w->t->h + r * down->n_in, w->t->hq + (size_t)r * act.bytes);
 }
 
+/* Slots of experts that other ranks compute are zero, so that the sum over ranks is the one's value. */
+static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const expert_temp *t)
+{
+    const oct_shard *s = &c->cpu->shard;
+    int64_t lo, hi, rows = oct_cpu_rows(c, n->in[0]) * n->n_used;
+    if (s->first_expert == 0 && s->end_expert == n->w[1]->q8->n_experts)
+        return;
+    oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
+    size_t bytes = (size_t)n->out->cols * sizeof(float);
+    for (int64_t i = lo; i < hi; i++) {
+        if (i >= t->first[s->first_expert] && i < t->first[s->end_expert])
+            continue;
+        memset(oct_cpu_row(c, n->out, t->order[i]), 0, bytes);
+        for (int d = 0; d < c->cpu->n_domains && c->cpu->n_domains > 1; d++)
+            memset(t->parts + (d * n->out->rows + t->order[i]) * n->out->cols, 0, bytes);
+    }
+}
+
 void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
 {
     const oct_q8_layout *gate_up = n->w[0]->q8, *down = n->w[1]->q8;
@@ -179,9 +197,11 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
     int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
     int64_t my_slices =
         oct_cpu_first_slice(c, gate_up, c->domain + 1) - oct_cpu_first_slice(c, gate_up, c->domain);
-    for (int64_t e = 0; e < down->n_experts;) {
+    const oct_shard *shard = &c->cpu->shard;
+    clear_other_slots(c, n, &t);
+    for (int64_t e = shard->first_expert; e < shard->end_expert;) {
         wave w = {n, &t, e, e};
-        while (w.end < down->n_experts && t.first[w.end + 1] - t.first[e] <= cap)
+        while (w.end < shard->end_expert && t.first[w.end + 1] - t.first[e] <= cap)
             w.end++;
         e = w.end;
         if (t.first[w.end] == t.first[w.first])
@@ -198,8 +218,7 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
                      n->out->cols, oct_cpu_data(c, n->out));
     }
     if (c->thread == 0)
-        for (int64_t e = 0; e < down->n_experts; e++)
+        for (int64_t e = shard->first_expert; e < shard->end_expert; e++)
             if (t.first[e + 1] > t.first[e])
-                c->run->bytes_read +=
-                    (uint64_t)gate_up->n_slices * (gate_up->unit_bytes + down->unit_bytes);
+                c->run->bytes_read += oct_cpu_read_bytes(c, gate_up) + oct_cpu_read_bytes(c, down);
 }

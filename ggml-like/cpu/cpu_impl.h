@@ -21,6 +21,7 @@ typedef struct oct_cpu {
     oct_team *team;
     oct_blas *blas; /* NULL: not asked for */
     int n_domains;
+    oct_shard shard; /* what this rank computes */
     struct {
         _Alignas(64) _Atomic int64_t taken; /* tasks of the tail */
     } *tails; /* [OCT_SHARE_PHASES][n_domains] */
@@ -51,8 +52,11 @@ typedef void oct_cpu_task_fn(oct_cpu_run *c, const void *job, int64_t group, int
 void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
                    oct_cpu_task_fn *fn, const void *job);
 
-/* First slice of the thread's domain (of the next one: domain + 1). */
+/* First slice of a domain (of the next one: domain + 1), among those that this rank computes. */
 int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int domain);
+
+/* Weights and scales of one expert that this rank reads. */
+uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_q8_layout *l);
 
 /* With several domains an inputs-split product is written as one partial sum for each: part d of
  * n_rows rows of n columns begins at parts + d * stride. Adds them as the tree over domains into

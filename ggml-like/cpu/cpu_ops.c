@@ -46,10 +46,10 @@ float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_la
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {.w = l, .act = act, .rows = tiles.rows, .n_rows = n_rows};
     const unsigned char *data = (const unsigned char *)w->data + (size_t)panel * l->panel_bytes;
-    const size_t scales_at = (size_t)(l->unit_groups * l->group_quads) * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    const uint16_t *scales = w->scales + panel * l->unit_groups * OCT_Q8_PANEL;
     if (l->split == OCT_SPLIT_OUT) {
         a.panel = data + oct_q8_unit_offset(l, expert, slice);
-        a.scales = (const uint16_t *)(const void *)(a.panel + scales_at);
+        a.scales = scales + oct_q8_scale_offset(l, expert, slice) / sizeof *scales;
         a.y = tiles.y;
         c->cpu->k->linear(&a);
         return tiles.y;
@@ -59,7 +59,7 @@ float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_la
     int64_t end = oct_cpu_first_slice(c, l, c->domain + 1);
     for (int64_t s = oct_cpu_first_slice(c, l, c->domain); s < end; s++) {
         a.panel = data + oct_q8_unit_offset(l, expert, s);
-        a.scales = (const uint16_t *)(const void *)(a.panel + scales_at);
+        a.scales = scales + oct_q8_scale_offset(l, expert, s) / sizeof *scales;
         a.first_group = s * l->unit_groups;
         a.y = oct_fold_next(&fold);
         c->cpu->k->linear(&a);
@@ -74,13 +74,31 @@ static const uint16_t *table_row(const oct_table *t, int64_t row)
     return t->data + (slice * t->slice_rows_pad + row % t->slice_rows) * t->cols;
 }
 
+/* Rows of the vocabulary in part i of n of the slices that this rank has. */
+static void table_rows(const oct_cpu_run *c, const oct_table *t, int i, int n, int64_t *first,
+                       int64_t *end)
+{
+    const oct_shard *s = &c->cpu->shard;
+    int64_t slices = s->end_slice - s->first_slice;
+    *first = (s->first_slice + slices * i / n) * t->slice_rows;
+    *end = (s->first_slice + slices * (i + 1) / n) * t->slice_rows;
+    *first = *first < t->n_rows ? *first : t->n_rows;
+    *end = *end < t->n_rows ? *end : t->n_rows;
+}
+
 static void op_embed(oct_cpu_run *c, const oct_node *n)
 {
-    int64_t lo, hi;
+    int64_t lo, hi, first, end;
+    table_rows(c, n->table, 0, 1, &first, &end);
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
-    for (int64_t r = lo; r < hi; r++)
-        c->cpu->k->embed(table_row(n->table, c->run->token[r]), n->out->cols, n->scale,
-                         oct_cpu_row(c, n->out, r));
+    for (int64_t r = lo; r < hi; r++) {
+        float *out = oct_cpu_row(c, n->out, r);
+        int64_t token = c->run->token[r];
+        if (token >= first && token < end)
+            c->cpu->k->embed(table_row(n->table, token), n->out->cols, n->scale, out);
+        else /* another rank has it */
+            memset(out, 0, (size_t)n->out->cols * sizeof *out);
+    }
 }
 
 /* NORM and ADD_NORM */
@@ -153,7 +171,7 @@ static void op_linear(oct_cpu_run *c, const oct_node *n)
         oct_cpu_join(c, j.parts, j.stride, j.n_rows, l->n_out, oct_cpu_data(c, n->out));
     }
     if (c->thread == 0 && j.n_rows > 0)
-        c->run->bytes_read += (uint64_t)l->n_slices * l->unit_bytes;
+        c->run->bytes_read += oct_cpu_read_bytes(c, l);
 }
 
 static void op_route(oct_cpu_run *c, const oct_node *n)
@@ -240,11 +258,8 @@ static void op_head(oct_cpu_run *c, const oct_node *n)
     const oct_table *t = n->table;
     if (c->run->n_out == 0)
         return;
-    int64_t n_slices = (t->n_rows + t->slice_rows - 1) / t->slice_rows;
-    int64_t first = n_slices * c->domain / c->cpu->n_domains * t->slice_rows;
-    int64_t end = n_slices * (c->domain + 1) / c->cpu->n_domains * t->slice_rows;
-    int64_t lo, hi;
-    end = end < t->n_rows ? end : t->n_rows;
+    int64_t lo, hi, first, end;
+    table_rows(c, t, c->domain, c->cpu->n_domains, &first, &end);
     oct_team_range(end - first, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t v = first + lo; v < first + hi;) {
         int64_t count = HEAD_ROWS, slice_left = t->slice_rows - v % t->slice_rows;
@@ -253,8 +268,9 @@ static void op_head(oct_cpu_run *c, const oct_node *n)
         head_rows(c, n, v, count);
         v += count;
     }
+    table_rows(c, t, 0, 1, &first, &end);
     if (c->thread == 0)
-        c->run->bytes_read += (uint64_t)(t->n_rows * t->cols) * sizeof(uint16_t);
+        c->run->bytes_read += (uint64_t)((end - first) * t->cols) * sizeof(uint16_t);
 }
 
 oct_cpu_op_fn *const oct_cpu_ops[OCT_OP_COUNT] = {

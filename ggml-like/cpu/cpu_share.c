@@ -61,7 +61,16 @@ void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
 
 int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int domain)
 {
-    return l->n_slices * domain / c->cpu->n_domains;
+    const oct_shard *s = &c->cpu->shard;
+    bool all = oct_shard_has_all_slices(s, l->n_experts);
+    int64_t first = all ? 0 : s->first_slice, end = all ? l->n_slices : s->end_slice;
+    return first + (end - first) * domain / c->cpu->n_domains;
+}
+
+uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_q8_layout *l)
+{
+    int64_t slices = oct_cpu_first_slice(c, l, c->cpu->n_domains) - oct_cpu_first_slice(c, l, 0);
+    return (uint64_t)slices * (l->unit_bytes + l->scale_bytes);
 }
 
 void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
