@@ -123,6 +123,10 @@ typedef struct oct_batch {
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
 
+/* On ranks other than 0 (see params.comm): does what rank 0's calls on its session ask for, until that
+ * session is freed. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
+
 OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
 OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
 

@@ -1,11 +1,8 @@
 /* session.c: a model with caches, threads and buffers: evaluates batches of tokens. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "model_impl.h"
-#include "plan.h"
+#include "session_impl.h"
 #include "threads.h"
 #include "topology.h"
 
@@ -27,22 +24,6 @@ static void resolved_free(resolved *r)
 {
     oct_topology_free(&r->topology);
 }
-
-struct oct_session {
-    const oct_model *model;
-    oct_backend *backend;
-    oct_graph graph;
-    oct_plan plan;
-    oct_kv_cache kv;
-    oct_attn_shape attn;
-    float *rope; /* cos [n_ctx][P/2], then sin */
-    int64_t n_seqs, n_ctx, chunk;
-    int64_t *len;    /* [n_seqs] positions held */
-    int32_t *row;    /* [4][chunk]: token, seq, pos, out_row */
-    oct_comm *comm;
-    const volatile int *cancel;
-    oct_session_stats stats;
-};
 
 static oct_status resolve_isa(const char *name, oct_isa *isa, oct_error *err)
 {
@@ -200,6 +181,7 @@ oct_status oct_session_new(const oct_model *m, const oct_session_params *p, oct_
     if (status == OCT_OK)
         status = allocate(s, err);
     resolved_free(&r);
+    s->ready = status == OCT_OK;
     if (status != OCT_OK) {
         oct_session_free(s);
         return status;
@@ -212,6 +194,7 @@ void oct_session_free(oct_session *s)
 {
     if (!s)
         return;
+    oct_eval_end(s);
     if (s->backend) {
         oct_plan_free(&s->plan, s->backend);
         s->backend->free(s->backend);
@@ -247,120 +230,6 @@ oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
     return status;
 }
 
-/* ---- evaluation ----------------------------------------------------------------------------- */
-
-static bool wanted(const oct_batch *b, int64_t i)
-{
-    return b->want ? b->want[i] != 0 : i == b->n - 1;
-}
-
-static oct_status check_token(const oct_session *s, const oct_batch *b, int64_t i, oct_error *err)
-{
-    const oct_grok_config *c = &s->model->config;
-    if (b->token[i] < 0 || b->token[i] >= c->n_vocab)
-        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d, expected 0..%lld", (long long)i, b->token[i],
-                        (long long)c->n_vocab - 1);
-    if (b->token[i] == c->pad_id)
-        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d is the pad id, which has no meaning in an input",
-                        (long long)i, b->token[i]);
-    int32_t seq = b->seq ? b->seq[i] : 0;
-    if (seq < 0 || seq >= s->n_seqs)
-        return oct_fail(err, OCT_ERR_ARG, "token %lld: sequence %d, expected 0..%lld", (long long)i, seq,
-                        (long long)s->n_seqs - 1);
-    return OCT_OK;
-}
-
-/* Everything that can be wrong with a batch, before anything is computed. Counts on s->len and takes
- * it back. */
-static oct_status check_batch(oct_session *s, const oct_batch *b, const float *logits, oct_error *err)
-{
-    if (b->n < 1)
-        return oct_fail(err, OCT_ERR_ARG, "batch: %lld tokens, expected at least 1", (long long)b->n);
-    oct_status status = OCT_OK;
-    int64_t n = 0;
-    bool any_wanted = false;
-    for (; n < b->n && status == OCT_OK; n++) {
-        status = check_token(s, b, n, err);
-        if (status != OCT_OK)
-            break;
-        int32_t seq = b->seq ? b->seq[n] : 0;
-        any_wanted |= wanted(b, n);
-        if (++s->len[seq] > s->n_ctx)
-            status = oct_fail(err, OCT_ERR_ARG,
-                              "sequence %d: the batch reaches past the context of %lld positions", seq,
-                              (long long)s->n_ctx);
-    }
-    while (n-- > 0)
-        s->len[b->seq ? b->seq[n] : 0]--;
-    if (status == OCT_OK && any_wanted && !logits)
-        status = oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
-    return status;
-}
-
-static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_vocab, oct_error *err)
-{
-    for (int64_t i = 0; i < n_out * n_vocab; i++)
-        if (!isfinite(logits[i]))
-            return oct_fail(err, OCT_ERR_NUMERIC, "logits: %g for id %lld, expected a finite number",
-                            (double)logits[i], (long long)(i % n_vocab));
-    return OCT_OK;
-}
-
-/* Evaluates tokens first..first+n-1 of the batch; n <= chunk. Positions advance on success only. */
-static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, int64_t n, float *logits,
-                             int64_t *n_out, oct_error *err)
-{
-    int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk, *out_row = pos + s->chunk;
-    *n_out = 0;
-    for (int64_t i = 0; i < n; i++) {
-        token[i] = b->token[first + i];
-        seq[i] = b->seq ? b->seq[first + i] : 0;
-        pos[i] = (int32_t)s->len[seq[i]]++;
-        if (wanted(b, first + i))
-            out_row[(*n_out)++] = (int32_t)i;
-    }
-    oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = *n_out,
-                   .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = s->comm,
-                   .cancel = s->cancel};
-    oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
-    if (status == OCT_OK)
-        status = check_logits(logits, *n_out, s->model->config.n_vocab, err);
-    if (status != OCT_OK) {
-        for (int64_t i = 0; i < n; i++)
-            s->len[seq[i]]--;
-        return status;
-    }
-    s->stats.tokens += (uint64_t)n;
-    s->stats.bytes_read += run.bytes_read + run.kv_read;
-    s->stats.kv_read += run.kv_read;
-    return OCT_OK;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err)
-{
-    OCT_TRY(check_batch(s, b, logits, err));
-    double start = now();
-    oct_status status = OCT_OK;
-    for (int64_t first = 0; first < b->n && status == OCT_OK; first += s->chunk) {
-        int64_t n = b->n - first < s->chunk ? b->n - first : s->chunk, n_out;
-        status = eval_chunk(s, b, first, n, logits, &n_out, err);
-        if (logits)
-            logits += n_out * s->model->config.n_vocab;
-    }
-    double seconds = now() - start;
-    s->stats.seconds += seconds;
-    if (seconds > s->stats.max_eval_seconds)
-        s->stats.max_eval_seconds = seconds;
-    return status;
-}
-
 void oct_session_get_parts(oct_session *s, oct_session_parts *p)
 {
     *p = (oct_session_parts){s->backend, &s->plan, &s->kv};
@@ -373,8 +242,10 @@ int64_t oct_session_pos(const oct_session *s, int32_t seq)
 
 void oct_session_truncate(oct_session *s, int32_t seq, int64_t n)
 {
-    if (seq >= 0 && seq < s->n_seqs && n >= 0 && n < s->len[seq])
-        s->len[seq] = n;
+    if (seq < 0 || seq >= s->n_seqs || n < 0 || n >= s->len[seq])
+        return;
+    s->len[seq] = n;
+    oct_eval_truncate(s, seq, n);
 }
 
 void oct_session_get_stats(const oct_session *s, oct_session_stats *st)

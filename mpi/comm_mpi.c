@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { TAG_PARTIAL = 1, TAG_SUM = 2 };
 
@@ -113,6 +114,23 @@ static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     return status;
 }
 
+/* The others wait for rank 0, perhaps until somebody types: they look, then sleep, at most 1 ms. */
+static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+{
+    mpi_comm *m = (mpi_comm *)(void *)c;
+    MPI_Request request;
+    int done = 0;
+    if (bytes > INT_MAX)
+        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes, INT_MAX);
+    int code = MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, m->comm, &request);
+    for (int looks = 0; code == MPI_SUCCESS && !done; looks++) {
+        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!done && looks > 10000)
+            nanosleep(&(struct timespec){.tv_nsec = looks > 20000 ? 1000000 : 50000}, NULL);
+    }
+    return code == MPI_SUCCESS ? OCT_OK : failed(err, "broadcast", code);
+}
+
 static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
 {
     mpi_comm *m = (mpi_comm *)(void *)c;
@@ -158,6 +176,7 @@ oct_status oct_comm_mpi_open(oct_comm **out, oct_error *err)
                                    : failed(err, "communicator", code);
     }
     m->base.fold = mpi_fold;
+    m->base.broadcast = mpi_broadcast;
     m->base.gather = mpi_gather;
     m->base.free = mpi_free;
     m->finalise = !ready;

@@ -72,6 +72,8 @@ int main(void)
     ok &= c->size <= MAX_RANKS && c->gather(c, &mine, sizeof mine, all, &err) == OCT_OK;
     for (int r = 0; r < c->size && ok; r++)
         ok = all[r] == 100 + r;
+    int64_t word = c->rank == 0 ? 4711 : 0;
+    ok &= c->broadcast(c, &word, sizeof word, &err) == OCT_OK && word == 4711;
     if (c->rank == 0)
         printf("%d ranks: %s\n", c->size, ok ? "ok" : "FAILED");
     c->free(c);

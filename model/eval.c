@@ -1,0 +1,224 @@
+/* eval.c: evaluating batches of tokens, on one process or on all ranks of a job. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "session_impl.h"
+
+static bool wanted(const oct_batch *b, int64_t i)
+{
+    return b->want ? b->want[i] != 0 : i == b->n - 1;
+}
+
+static oct_status check_token(const oct_session *s, const oct_batch *b, int64_t i, oct_error *err)
+{
+    const oct_grok_config *c = &s->model->config;
+    if (b->token[i] < 0 || b->token[i] >= c->n_vocab)
+        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d, expected 0..%lld", (long long)i, b->token[i],
+                        (long long)c->n_vocab - 1);
+    if (b->token[i] == c->pad_id)
+        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d is the pad id, which has no meaning in an input",
+                        (long long)i, b->token[i]);
+    int32_t seq = b->seq ? b->seq[i] : 0;
+    if (seq < 0 || seq >= s->n_seqs)
+        return oct_fail(err, OCT_ERR_ARG, "token %lld: sequence %d, expected 0..%lld", (long long)i, seq,
+                        (long long)s->n_seqs - 1);
+    return OCT_OK;
+}
+
+/* Everything that can be wrong with a batch, before anything is computed. Counts on s->len and takes
+ * it back. */
+static oct_status check_batch(oct_session *s, const oct_batch *b, const float *logits, oct_error *err)
+{
+    if (b->n < 1)
+        return oct_fail(err, OCT_ERR_ARG, "batch: %lld tokens, expected at least 1", (long long)b->n);
+    oct_status status = OCT_OK;
+    int64_t n = 0;
+    bool any_wanted = false;
+    for (; n < b->n && status == OCT_OK; n++) {
+        status = check_token(s, b, n, err);
+        if (status != OCT_OK)
+            break;
+        int32_t seq = b->seq ? b->seq[n] : 0;
+        any_wanted |= wanted(b, n);
+        if (++s->len[seq] > s->n_ctx)
+            status = oct_fail(err, OCT_ERR_ARG,
+                              "sequence %d: the batch reaches past the context of %lld positions", seq,
+                              (long long)s->n_ctx);
+    }
+    while (n-- > 0)
+        s->len[b->seq ? b->seq[n] : 0]--;
+    if (status == OCT_OK && any_wanted && !logits)
+        status = oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
+    return status;
+}
+
+static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_vocab, oct_error *err)
+{
+    for (int64_t i = 0; i < n_out * n_vocab; i++)
+        if (!isfinite(logits[i]))
+            return oct_fail(err, OCT_ERR_NUMERIC, "logits: %g for id %lld, expected a finite number",
+                            (double)logits[i], (long long)(i % n_vocab));
+    return OCT_OK;
+}
+
+/* Evaluates the n <= chunk tokens that s->row holds, with their sequences; n_out of them, in row 3, have
+ * their logits wanted. Positions advance on success only. */
+static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *logits, oct_error *err)
+{
+    int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk, *out_row = pos + s->chunk;
+    for (int64_t i = 0; i < n; i++)
+        pos[i] = (int32_t)s->len[seq[i]]++;
+    oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = n_out,
+                   .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = s->comm,
+                   .cancel = s->comm->size > 1 ? NULL : s->cancel};
+    oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
+    if (status == OCT_OK)
+        status = check_logits(logits, n_out, s->model->config.n_vocab, err);
+    if (status != OCT_OK) {
+        for (int64_t i = 0; i < n; i++)
+            s->len[seq[i]]--;
+        return status;
+    }
+    s->stats.tokens += (uint64_t)n;
+    s->stats.bytes_read += run.bytes_read + run.kv_read;
+    s->stats.kv_read += run.kv_read;
+    return OCT_OK;
+}
+
+/* ---- ranks: rank 0 tells the others what to do, chunk by chunk ---- */
+
+enum { ORDER_EVAL = 1, ORDER_TRUNCATE, ORDER_END };
+
+typedef struct order {
+    int64_t what, a, b; /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length */
+} order;
+
+static oct_status give_order(oct_session *s, int64_t what, int64_t a, int64_t b, oct_error *err)
+{
+    order o = {what, a, b};
+    return s->comm->size > 1 ? s->comm->broadcast(s->comm, &o, sizeof o, err) : OCT_OK;
+}
+
+/* Tokens, sequences and wanted rows of a chunk, from rank 0 to all. */
+static oct_status share_rows(oct_session *s, int64_t n, int64_t n_out, oct_error *err)
+{
+    if (s->comm->size == 1)
+        return OCT_OK;
+    size_t word = sizeof *s->row;
+    OCT_TRY(s->comm->broadcast(s->comm, s->row, (size_t)n * word, err));
+    OCT_TRY(s->comm->broadcast(s->comm, s->row + s->chunk, (size_t)n * word, err));
+    return s->comm->broadcast(s->comm, s->row + 3 * s->chunk, (size_t)n_out * word, err);
+}
+
+void oct_eval_truncate(oct_session *s, int32_t seq, int64_t n)
+{
+    oct_error err = {0};
+    if (s->comm->rank == 0)
+        s->comm_status = give_order(s, ORDER_TRUNCATE, seq, n, &err);
+}
+
+void oct_eval_end(oct_session *s)
+{
+    oct_error err = {0};
+    if (s->comm && s->comm->rank == 0 && s->ready)
+        (void)give_order(s, ORDER_END, 0, 0, &err);
+}
+
+static bool rows_fit(oct_session *s, int64_t n, int64_t n_out)
+{
+    const int32_t *token = s->row, *seq = token + s->chunk, *out_row = token + 3 * s->chunk;
+    bool fit = true;
+    int64_t i = 0;
+    for (; i < n && fit; i++) {
+        fit = token[i] >= 0 && token[i] < s->model->config.n_vocab && seq[i] >= 0 && seq[i] < s->n_seqs;
+        fit = fit && ++s->len[seq[i]] <= s->n_ctx;
+    }
+    for (int64_t k = 0; fit && k < n_out; k++)
+        fit = out_row[k] >= 0 && out_row[k] < n;
+    while (fit && i-- > 0) /* if they do not fit, nothing is evaluated any more */
+        s->len[seq[i]]--;
+    return fit;
+}
+
+/* An order that does not fit this session is a failure of the job, never an index out of range. */
+static oct_status obey_eval(oct_session *s, const order *o, float **logits, oct_error *err)
+{
+    if (o->a < 1 || o->a > s->chunk || o->b < 0 || o->b > o->a)
+        return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 asked for %lld tokens, at most %lld fit",
+                        s->comm->rank, (long long)o->a, (long long)s->chunk);
+    if (!*logits)
+        *logits = malloc((size_t)(s->chunk * s->model->config.n_vocab) * sizeof **logits);
+    if (!*logits)
+        return oct_fail(err, OCT_ERR_MEMORY, "rank %d: out of memory for logits", s->comm->rank);
+    OCT_TRY(share_rows(s, o->a, o->b, err));
+    if (!rows_fit(s, o->a, o->b))
+        return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit", s->comm->rank);
+    oct_error numeric = {0};
+    oct_status status = eval_rows(s, o->a, o->b, *logits, &numeric);
+    /* rank 0 has found the same and tells its caller */
+    return status == OCT_OK || status == OCT_ERR_NUMERIC ? OCT_OK : oct_fail(err, status, "%s", numeric.text);
+}
+
+oct_status oct_session_serve(oct_session *s, oct_error *err)
+{
+    float *logits = NULL;
+    oct_status status = OCT_OK;
+    for (order o = {0}; status == OCT_OK && o.what != ORDER_END;) {
+        status = s->comm->broadcast(s->comm, &o, sizeof o, err);
+        if (status == OCT_OK && o.what == ORDER_EVAL)
+            status = obey_eval(s, &o, &logits, err);
+        else if (status == OCT_OK && o.what == ORDER_TRUNCATE)
+            oct_session_truncate(s, (int32_t)o.a, o.b);
+    }
+    free(logits);
+    return status;
+}
+
+/* ---- batches ---- */
+
+/* Evaluates tokens first..first+n-1 of the batch; n <= chunk. */
+static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, int64_t n, float *logits,
+                             int64_t *n_out, oct_error *err)
+{
+    int32_t *token = s->row, *seq = token + s->chunk, *out_row = token + 3 * s->chunk;
+    *n_out = 0;
+    for (int64_t i = 0; i < n; i++) {
+        token[i] = b->token[first + i];
+        seq[i] = b->seq ? b->seq[first + i] : 0;
+        if (wanted(b, first + i))
+            out_row[(*n_out)++] = (int32_t)i;
+    }
+    if (s->comm->size > 1 && s->cancel && *s->cancel)
+        return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
+    OCT_TRY(give_order(s, ORDER_EVAL, n, *n_out, err));
+    OCT_TRY(share_rows(s, n, *n_out, err));
+    return eval_rows(s, n, *n_out, logits, err);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err)
+{
+    if (s->comm_status != OCT_OK)
+        return oct_fail(err, s->comm_status, "another rank could not be reached");
+    OCT_TRY(check_batch(s, b, logits, err));
+    double start = now();
+    oct_status status = OCT_OK;
+    for (int64_t first = 0; first < b->n && status == OCT_OK; first += s->chunk) {
+        int64_t n = b->n - first < s->chunk ? b->n - first : s->chunk, n_out;
+        status = eval_chunk(s, b, first, n, logits, &n_out, err);
+        if (logits)
+            logits += n_out * s->model->config.n_vocab;
+    }
+    double seconds = now() - start;
+    s->stats.seconds += seconds;
+    if (seconds > s->stats.max_eval_seconds)
+        s->stats.max_eval_seconds = seconds;
+    return status;
+}
