@@ -20,9 +20,7 @@ root=$(mktemp -d "${TMPDIR:-/tmp}/bare-debian-XXXXXX")
 chmod 755 "$root"
 clean_up()
 {
-    umount -l "$root/proc" 2>/dev/null || true
-    umount -l "$root/sys" 2>/dev/null || true
-    umount -l "$root/dev" 2>/dev/null || true
+    umount -l "$root/proc" "$root/sys" "$root/dev/pts" "$root/dev" 2>/dev/null || true
     # Nothing may be mounted below what is removed.
     grep -q " $root/" /proc/mounts || rm -rf --one-file-system "$root"
 }
@@ -33,7 +31,8 @@ debootstrap --variant=minbase bookworm "$root" "$mirror" >"$root.log" 2>&1 ||
 rm -f "$root.log"
 mount -t proc proc "$root/proc" 2>/dev/null || echo "bare_debian: no /proc in the root"
 mount -t sysfs -o ro sysfs "$root/sys" 2>/dev/null || echo "bare_debian: no /sys in the root"
-mount --bind /dev "$root/dev" 2>/dev/null || true
+mount --bind /dev "$root/dev" 2>/dev/null || echo "bare_debian: no /dev in the root"
+mount --bind /dev/pts "$root/dev/pts" 2>/dev/null || echo "bare_debian: no terminals in the root"
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
 for setting in /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do
     [ ! -f "$setting" ] || cp "$setting" "$root/etc/apt/apt.conf.d/"
