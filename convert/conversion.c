@@ -23,13 +23,45 @@ static oct_status no_memory(oct_error *err)
 /* ---- plan ------------------------------------------------------------------------------------ */
 
 /* What the tensors of a kind are made from, in the order of their layout's parts. */
+#define GATE_UP                        \
+    {                                  \
+        2,                             \
+        {                              \
+            OCT_CKPT_GATE, OCT_CKPT_UP \
+        }                              \
+    }
+#define DOWN              \
+    {                     \
+        1,                \
+        {                 \
+            OCT_CKPT_DOWN \
+        }                 \
+    }
+#define QKV                                              \
+    {                                                    \
+        3,                                               \
+        {                                                \
+            OCT_CKPT_QUERY, OCT_CKPT_KEY, OCT_CKPT_VALUE \
+        }                                                \
+    }
+#define ATTN_OUT              \
+    {                         \
+        1,                    \
+        {                     \
+            OCT_CKPT_ATTN_OUT \
+        }                     \
+    }
 static const struct {
     int n;
     oct_ckpt_role role[OCT_Q8_MAX_PARTS];
-} sources[OCT_GROK_KINDS] = {[OCT_GROK_GATE_UP] = {2, {OCT_CKPT_GATE, OCT_CKPT_UP}},
-                             [OCT_GROK_DOWN] = {1, {OCT_CKPT_DOWN}},
-                             [OCT_GROK_QKV] = {3, {OCT_CKPT_QUERY, OCT_CKPT_KEY, OCT_CKPT_VALUE}},
-                             [OCT_GROK_ATTN_OUT] = {1, {OCT_CKPT_ATTN_OUT}},
+} sources[OCT_GROK_KINDS] = {[OCT_GROK_GATE_UP] = GATE_UP,
+                             [OCT_GROK_GATE_UP_SCALES] = GATE_UP,
+                             [OCT_GROK_DOWN] = DOWN,
+                             [OCT_GROK_DOWN_SCALES] = DOWN,
+                             [OCT_GROK_QKV] = QKV,
+                             [OCT_GROK_QKV_SCALES] = QKV,
+                             [OCT_GROK_ATTN_OUT] = ATTN_OUT,
+                             [OCT_GROK_ATTN_OUT_SCALES] = ATTN_OUT,
                              [OCT_GROK_EMBEDDING] = {1, {OCT_CKPT_EMBEDDING}},
                              [OCT_GROK_ROUTER] = {1, {OCT_CKPT_ROUTER}},
                              [OCT_GROK_NORM_ATTN_IN] = {1, {OCT_CKPT_NORM_ATTN_IN}},
@@ -38,14 +70,19 @@ static const struct {
                              [OCT_GROK_NORM_FFN_OUT] = {1, {OCT_CKPT_NORM_FFN_OUT}},
                              [OCT_GROK_NORM_FINAL] = {1, {OCT_CKPT_NORM_FINAL}}};
 
-static const oct_q8_layout *layout_of(const oct_conversion *c, oct_grok_kind kind)
+/* Ties the tensors of packed units to those of their scales: both kinds come by layer. */
+static void tie_scales(oct_conversion *c)
 {
-    switch (kind) {
-    case OCT_GROK_GATE_UP: return &c->layouts.gate_up;
-    case OCT_GROK_DOWN: return &c->layouts.down;
-    case OCT_GROK_QKV: return &c->layouts.qkv;
-    case OCT_GROK_ATTN_OUT: return &c->layouts.attn_out;
-    default: return NULL;
+    int64_t next[OCT_GROK_KINDS] = {0};
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const oct_new_tensor *scales = &c->tensors[i];
+        if (!oct_grok_is_scales(scales->desc.kind))
+            continue;
+        oct_new_tensor *t = &c->tensors[next[scales->desc.kind]];
+        while (t->layout != scales->layout || oct_grok_is_scales(t->desc.kind))
+            t++;
+        t->scales = scales;
+        next[scales->desc.kind] = t + 1 - c->tensors;
     }
 }
 
@@ -63,13 +100,14 @@ static oct_status list_tensors(oct_conversion *c, oct_error *err)
     for (int64_t i = 0; i < n; i++) {
         oct_new_tensor *t = &c->tensors[i];
         t->desc = list[i];
-        t->layout = layout_of(c, list[i].kind);
+        t->layout = oct_grok_layout_of(&c->layouts, list[i].kind);
         t->embedding = list[i].kind == OCT_GROK_EMBEDDING ? &c->layouts.embedding : NULL;
         for (int k = 0; k < sources[list[i].kind].n; k++)
             t->src[k] = oct_ckpt_leaf_of(c->ckpt, sources[list[i].kind].role[k], list[i].layer);
     }
     free(list);
     c->n_tensors = n;
+    tie_scales(c);
     if (c->tokenizer)
         c->tensors[c->n_tensors++] = (oct_new_tensor){.desc = {.kind = OCT_GROK_KINDS,
                                                                .layer = -1,
@@ -325,7 +363,7 @@ static oct_status verify_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
     const oct_piece *q = &p->pieces[i];
-    return oct_piece_verify(tensor_of(p, i), q, p->file + q->at, &p->q8_error[thread], err);
+    return oct_piece_verify(tensor_of(p, i), q, p->file, &p->q8_error[thread], err);
 }
 
 static oct_status check_sum(void *ctx, int thread, int64_t i, oct_error *err)

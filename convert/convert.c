@@ -234,7 +234,7 @@ static oct_status prepare(const oct_convert_params *p, oct_conversion *c, oct_co
     r->n_tensors = c->n_tensors;
     r->out_bytes = c->file_bytes;
     for (int64_t i = 0; i < c->n_tensors; i++)
-        r->n_quantised += oct_new_tensor_is_plain(&c->tensors[i]);
+        r->n_quantised += c->tensors[i].scales && oct_new_tensor_is_plain(&c->tensors[i]);
     return oct_output_room(p->out, c->file_bytes, err);
 }
 

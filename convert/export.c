@@ -61,26 +61,16 @@ typedef struct exporter {
 static const oct_tensor *layer_source(const oct_grok_layer *w, oct_grok_kind kind)
 {
     switch (kind) {
-    case OCT_GROK_GATE_UP:
-        return &w->gate_up;
-    case OCT_GROK_DOWN:
-        return &w->down;
-    case OCT_GROK_QKV:
-        return &w->qkv;
-    case OCT_GROK_ATTN_OUT:
-        return &w->attn_out;
-    case OCT_GROK_ROUTER:
-        return &w->router;
-    case OCT_GROK_NORM_ATTN_IN:
-        return &w->norm_attn_in;
-    case OCT_GROK_NORM_ATTN_OUT:
-        return &w->norm_attn_out;
-    case OCT_GROK_NORM_FFN_IN:
-        return &w->norm_ffn_in;
-    case OCT_GROK_NORM_FFN_OUT:
-        return &w->norm_ffn_out;
-    default:
-        return NULL;
+    case OCT_GROK_GATE_UP: return &w->gate_up;
+    case OCT_GROK_DOWN: return &w->down;
+    case OCT_GROK_QKV: return &w->qkv;
+    case OCT_GROK_ATTN_OUT: return &w->attn_out;
+    case OCT_GROK_ROUTER: return &w->router;
+    case OCT_GROK_NORM_ATTN_IN: return &w->norm_attn_in;
+    case OCT_GROK_NORM_ATTN_OUT: return &w->norm_attn_out;
+    case OCT_GROK_NORM_FFN_IN: return &w->norm_ffn_in;
+    case OCT_GROK_NORM_FFN_OUT: return &w->norm_ffn_out;
+    default: return NULL;
     }
 }
 
@@ -321,10 +311,9 @@ static const uint8_t *unit_of(const oct_tensor *t, int64_t expert, int64_t slice
     return (const uint8_t *)t->data + oct_q8_unit_offset(t->q8, expert, slice);
 }
 
-/* Where a panel's scales are: 64 for each group of the unit. */
-static const uint8_t *panel_scales(const oct_q8_layout *l, const uint8_t *panel)
+static const uint16_t *scales_of(const oct_tensor *t, int64_t expert, int64_t slice)
 {
-    return panel + (size_t)l->unit_groups * (size_t)l->group_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    return t->scales + oct_q8_scale_offset(t->q8, expert, slice) / sizeof *t->scales;
 }
 
 /* Counts the scales of one panel (padding lanes apart) and those that f16 does not hold. */
@@ -332,17 +321,15 @@ static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert,
                                int64_t panel)
 {
     const oct_q8_layout *l = t->q8;
-    const uint8_t *s = panel_scales(l, unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes);
+    const uint16_t *s = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++)
         for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
             int part;
             int64_t channel;
-            uint16_t bits;
             if (!oct_q8_lane(l, slice, panel, lane, &part, &channel))
                 continue;
-            memcpy(&bits, s + 2 * (OCT_Q8_PANEL * g + lane), sizeof bits);
-            const float v = oct_f32_of_bf16(bits);
+            const float v = oct_f32_of_bf16(oct_q8_scale(l, s, panel, lane, g));
             x->report->n_scales++;
             if (!isfinite(v))
                 return oct_fail(x->err, OCT_ERR_NUMERIC,
@@ -360,22 +347,21 @@ static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert,
 }
 
 /* Fills columns of the panel's 64 rows from one unit: its groups, starting at input first_in. */
-static void fill_rows(exporter *x, const oct_q8_layout *l, const uint8_t *panel, int64_t first_in,
-                      size_t row_bytes)
+static void fill_rows(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
+                      int64_t panel, int64_t first_in, size_t row_bytes)
 {
     const size_t quad_bytes = OCT_Q8_PANEL * OCT_Q8_QUAD;
-    const uint8_t *scales = panel_scales(l, panel);
+    const oct_q8_layout *l = t->q8;
+    const uint8_t *weights = unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes;
+    const uint16_t *scales = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++) {
         uint16_t f16[OCT_Q8_PANEL];
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-            uint16_t bits;
-            memcpy(&bits, scales + 2 * (OCT_Q8_PANEL * g + lane), sizeof bits);
-            f16[lane] = convert_scale(bits);
-        }
+        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+            f16[lane] = convert_scale(oct_q8_scale(l, scales, panel, lane, g));
         for (int64_t i = 0; i < l->group_in; i += BLOCK) {
             const uint8_t *quads =
-                panel + (size_t)(g * l->group_quads + i / OCT_Q8_QUAD) * quad_bytes;
+                weights + (size_t)(g * l->group_quads + i / OCT_Q8_QUAD) * quad_bytes;
             const size_t block = (size_t)(first_in + g * l->group_in + i) / BLOCK;
             for (size_t lane = 0; lane < OCT_Q8_PANEL; lane++) {
                 uint8_t *out = x->rows + lane * row_bytes + block * BLOCK_BYTES;
@@ -427,8 +413,8 @@ static oct_status export_panel(exporter *x, const oct_tensor *t, int64_t expert,
     if (x->report->n_inexact && !x->options->lossy)
         return check_cancel(x);
     for (int64_t s = first; s <= last; s++)
-        fill_rows(x, l, unit_of(t, expert, s) + (size_t)panel * l->panel_bytes,
-                  split_in ? s * l->unit_groups * l->group_in : 0, row_bytes);
+        fill_rows(x, t, expert, s, panel, split_in ? s * l->unit_groups * l->group_in : 0,
+                  row_bytes);
     return write_rows(x, l, expert, slice, panel, part_at, row_bytes);
 }
 

@@ -25,6 +25,23 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
+static bool is_scales(const oct_new_tensor *t)
+{
+    return oct_grok_is_scales(t->desc.kind);
+}
+
+/* What a tensor of packed units, or of their scales, holds of a layout. */
+typedef struct extent {
+    size_t panel, bytes, stride; /* of a panel, of a unit, from one unit to the next */
+} extent;
+
+static extent extent_of(const oct_new_tensor *t, const oct_q8_layout *l)
+{
+    if (!is_scales(t))
+        return (extent){l->panel_bytes, l->unit_bytes, l->unit_stride};
+    return (extent){l->scale_bytes / (size_t)l->n_panels, l->scale_bytes, l->scale_stride};
+}
+
 /* ---- cutting --------------------------------------------------------------------------------- */
 
 typedef struct piece_list {
@@ -48,12 +65,15 @@ static void add_piece(piece_list *l, oct_piece p)
     l->p[l->n++] = p;
 }
 
-/* Panels of a piece: whole groups of those that are packed side by side, if they fit. */
-static int64_t panels_per_piece(const oct_q8_layout *l, size_t max_bytes)
+/* Panels of a piece: whole groups of those that are packed side by side, if they fit. What is
+ * quantised on the way needs its f32 too, whichever half of it is wanted. */
+static int64_t panels_per_piece(const oct_new_tensor *t, size_t max_bytes)
 {
     if (max_bytes == 0)
-        return l->n_panels;
-    int64_t n = (int64_t)(max_bytes / l->panel_bytes);
+        return t->layout->n_panels;
+    bool plain = oct_new_tensor_is_plain(t);
+    size_t panel = plain ? 4 * t->layout->panel_bytes : extent_of(t, t->layout).panel;
+    int64_t n = (int64_t)(max_bytes / panel);
     if (n > PANEL_GROUP)
         n -= n % PANEL_GROUP;
     return n < 1 ? 1 : n;
@@ -62,21 +82,22 @@ static int64_t panels_per_piece(const oct_q8_layout *l, size_t max_bytes)
 static void cut_packed(const oct_new_tensor *t, int64_t tensor, size_t max_bytes, piece_list *list)
 {
     const oct_q8_layout *l = t->layout;
-    bool plain = oct_new_tensor_is_plain(t);
-    int64_t step = panels_per_piece(l, plain ? max_bytes / 4 : max_bytes);
+    const extent x = extent_of(t, l);
+    int64_t step = panels_per_piece(t, max_bytes);
     for (int64_t e = 0; e < l->n_experts; e++)
         for (int64_t s = 0; s < l->n_slices; s++)
             for (int64_t p = 0; p < l->n_panels; p += step) {
                 int64_t n = l->n_panels - p < step ? l->n_panels - p : step;
-                size_t from = (size_t)p * l->panel_bytes, to = (size_t)(p + n) * l->panel_bytes;
+                size_t from = (size_t)p * x.panel, to = (size_t)(p + n) * x.panel;
                 if (p + n == l->n_panels)
-                    to = l->unit_stride;
+                    to = x.stride;
                 add_piece(list, (oct_piece){.tensor = tensor,
                                             .expert = e,
                                             .slice = s,
                                             .first = p,
                                             .n = n,
-                                            .at = t->at + oct_q8_unit_offset(l, e, s) + from,
+                                            .at = t->at +
+                                                  (uint64_t)(e * l->n_slices + s) * x.stride + from,
                                             .bytes = to - from});
             }
 }
@@ -175,14 +196,19 @@ static size_t part_scratch(const oct_q8_layout *l, int part)
     return round_up((size_t)l->n_in * columns * 5 + (size_t)l->n_groups * columns * 2, 64) + 192;
 }
 
+static size_t packed_scratch(const oct_new_tensor *t, const oct_piece *p, const cutout *c)
+{
+    size_t stride = extent_of(t, &c->layout).stride;
+    return stride > p->bytes ? stride : p->bytes;
+}
+
 static size_t piece_scratch(const oct_new_tensor *t, const oct_piece *p)
 {
     if (!t->layout)
         return p->bytes + SLACK;
     cutout c;
     cut_out(t->layout, p, &c);
-    size_t n = c.layout.unit_stride > p->bytes ? c.layout.unit_stride : p->bytes;
-    n = round_up(n, 64);
+    size_t n = round_up(packed_scratch(t, p, &c), 64);
     if (oct_new_tensor_is_plain(t))
         for (int i = 0; i < c.layout.n_parts; i++)
             n += part_scratch(&c.layout, i);
@@ -304,8 +330,7 @@ static oct_status make_packed(const oct_new_tensor *t, const oct_piece *p, uint8
 {
     cutout c;
     cut_out(t->layout, p, &c);
-    size_t packed = c.layout.unit_stride > p->bytes ? c.layout.unit_stride : p->bytes;
-    uint8_t *rest = scratch + round_up(packed, 64);
+    uint8_t *rest = scratch + round_up(packed_scratch(t, p, &c), 64);
     oct_q8_source src[OCT_Q8_MAX_PARTS];
     for (int k = 0; k < c.layout.n_parts; k++) {
         const oct_ckpt_leaf *f = t->src[c.part[k]];
@@ -320,9 +345,13 @@ static oct_status make_packed(const oct_new_tensor *t, const oct_piece *p, uint8
             rest += part_scratch(&c.layout, k);
         }
     }
-    oct_q8_pack(&c.layout, 0, src, scratch);
-    if (c.layout.unit_bytes < p->bytes)
-        memset(scratch + c.layout.unit_bytes, 0, p->bytes - c.layout.unit_bytes);
+    if (is_scales(t))
+        oct_q8_pack(&c.layout, 0, src, NULL, (uint16_t *)(void *)scratch);
+    else
+        oct_q8_pack(&c.layout, 0, src, scratch, NULL);
+    size_t made = extent_of(t, &c.layout).bytes;
+    if (made < p->bytes)
+        memset(scratch + made, 0, p->bytes - made);
     return OCT_OK;
 }
 
@@ -401,69 +430,101 @@ static oct_status differs(const oct_new_tensor *t, const oct_piece *p, oct_error
                     t->desc.name, p->expert, p->slice);
 }
 
-/* One lane of a unit against its column of a plain matrix, one group: each weight within half a
- * step of its source. */
-static bool near_plain(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit,
-                       int64_t panel, int lane, int64_t g, const oct_ckpt_leaf *f, int64_t source,
+/* One lane of a unit as it lies in the new file, and one group of it. */
+typedef struct stored_lane {
+    const oct_q8_layout *l;
+    const uint8_t *weights; /* NULL: only scales are compared */
+    const uint16_t *scales;
+    int64_t panel, group, source_group;
+    int lane;
+} stored_lane;
+
+static uint16_t lane_scale(const stored_lane *s)
+{
+    return oct_q8_scale(s->l, s->scales, s->panel, s->lane, s->group);
+}
+
+static int8_t lane_weight(const stored_lane *s, int64_t i)
+{
+    return oct_q8_weight(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
+}
+
+/* Against its column of a plain matrix: each weight within half a step of its source. */
+static bool near_plain(const stored_lane *s, const oct_ckpt_leaf *f, int64_t expert, int64_t column,
                        oct_q8_error *e)
 {
-    const oct_q8_layout *l = t->layout;
-    int64_t ld = columns_of(&f->content.weight);
-    int64_t base = expert_base(&f->content.weight, p->expert) + source;
-    float step = oct_f32_of_bf16(oct_q8_scale(l, unit, panel, lane, g));
-    for (int64_t i = 0; i < l->group_in; i++) {
-        float w = load(f, base + i * ld);
-        float v = step * oct_q8_weight(l, unit, panel, lane, g * l->group_in + i);
+    const oct_pickle_array *a = &f->content.weight;
+    int64_t first = s->source_group * s->l->group_in;
+    float step = oct_f32_of_bf16(lane_scale(s));
+    for (int64_t i = 0; s->weights && i < s->l->group_in; i++) {
+        float w = load(f, expert_base(a, expert) + (first + i) * columns_of(a) + column);
+        float v = step * lane_weight(s, i);
         if (!(fabsf(w - v) <= 0.501f * step + 1e-37f))
             return false;
         oct_q8_error_add(e, &w, &v, 1);
     }
-    return true;
+    return isfinite(step);
 }
 
 /* The same against an int8 matrix: equal. */
-static bool equals_int8(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit,
-                        int64_t panel, int lane, int64_t g, int64_t first_group,
-                        const oct_ckpt_leaf *f, int64_t column)
+static bool equals_int8(const stored_lane *s, const oct_ckpt_leaf *f, int64_t expert,
+                        int64_t column)
 {
-    const oct_q8_layout *l = t->layout;
-    oct_q8_source s = whole_source(f, p->expert);
+    oct_q8_source from = whole_source(f, expert);
     uint16_t scale;
-    memcpy(&scale, (const uint8_t *)s.scales + 2 * ((first_group + g) * s.ld + column),
+    memcpy(&scale, (const uint8_t *)from.scales + 2 * (s->source_group * from.ld + column),
            sizeof scale);
-    bool same = scale == oct_q8_scale(l, unit, panel, lane, g);
-    for (int64_t i = 0; same && i < l->group_in; i++)
-        same = oct_q8_weight(l, unit, panel, lane, g * l->group_in + i) ==
-               s.w[((first_group + g) * l->group_in + i) * s.ld + column];
+    bool same = scale == lane_scale(s);
+    for (int64_t i = 0; s->weights && same && i < s->l->group_in; i++)
+        same =
+            lane_weight(s, i) == from.w[(s->source_group * s->l->group_in + i) * from.ld + column];
     return same;
 }
 
-/* A unit of which at least one part was quantised on the way. */
-static bool near_source(const oct_new_tensor *t, const oct_piece *p, const uint8_t *unit,
-                        oct_q8_error *e)
+/* A unit of which at least one part was quantised on the way, or its scales alone: what they are
+ * worth shows with the weights. */
+static bool near_source(const oct_new_tensor *t, const oct_piece *p, const uint8_t *weights,
+                        const uint16_t *scales, oct_q8_error *e)
 {
     const oct_q8_layout *l = t->layout;
+    stored_lane s = {.l = l, .weights = weights, .scales = scales};
     int64_t first_group = l->split == OCT_SPLIT_IN ? p->slice * l->unit_groups : 0;
-    for (int64_t panel = 0; panel < l->n_panels; panel++)
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+    for (s.panel = 0; s.panel < l->n_panels; s.panel++)
+        for (s.lane = 0; s.lane < OCT_Q8_PANEL; s.lane++) {
             int part = 0;
             int64_t column = 0;
-            bool used = oct_q8_lane(l, p->slice, panel, lane, &part, &column), good = true;
+            bool used = oct_q8_lane(l, p->slice, s.panel, s.lane, &part, &column), good = true;
             const oct_ckpt_leaf *f = t->src[part];
-            for (int64_t g = 0; good && g < l->unit_groups; g++) {
-                int64_t row = (first_group + g) * l->group_in;
+            for (s.group = 0; good && s.group < l->unit_groups; s.group++) {
+                s.source_group = first_group + s.group;
                 if (!used)
-                    good = oct_q8_scale(l, unit, panel, lane, g) == 0;
+                    good = lane_scale(&s) == 0;
                 else if (f->content.quantised)
-                    good = equals_int8(t, p, unit, panel, lane, g, first_group, f, column);
+                    good = equals_int8(&s, f, p->expert, column);
                 else
-                    good = near_plain(t, p, unit, panel, lane, g, f,
-                                      row * columns_of(&f->content.weight) + column, e);
+                    good = near_plain(&s, f, p->expert, column, e);
             }
             if (!good)
                 return false;
         }
     return true;
+}
+
+static bool packed_equals(const oct_new_tensor *t, const oct_piece *p, const uint8_t *file,
+                          oct_q8_error *e)
+{
+    const oct_q8_layout *l = t->layout;
+    const oct_new_tensor *of = is_scales(t) ? t : t->scales;
+    const uint8_t *weights = is_scales(t) ? NULL : file + p->at;
+    const uint16_t *scales =
+        (const uint16_t *)(const void *)(file + of->at +
+                                         oct_q8_scale_offset(l, p->expert, p->slice));
+    if (oct_new_tensor_is_plain(t))
+        return near_source(t, p, weights, scales, e);
+    oct_q8_source src[OCT_Q8_MAX_PARTS];
+    for (int i = 0; i < l->n_parts; i++)
+        src[i] = whole_source(t->src[i], p->expert);
+    return oct_q8_verify(l, p->slice, src, weights, weights ? NULL : scales);
 }
 
 static bool embedding_equals(const oct_new_tensor *t, const oct_piece *p, const uint8_t *stored)
@@ -494,17 +555,13 @@ static bool vector_equals(const oct_new_tensor *t, const oct_piece *p, const uin
     return true;
 }
 
-oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p, const uint8_t *stored,
+oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p, const uint8_t *file,
                             oct_q8_error *q8_error, oct_error *err)
 {
+    const uint8_t *stored = file + p->at;
     bool same;
-    if (oct_new_tensor_is_plain(t)) {
-        same = near_source(t, p, stored, q8_error);
-    } else if (t->layout) {
-        oct_q8_source src[OCT_Q8_MAX_PARTS];
-        for (int i = 0; i < t->layout->n_parts; i++)
-            src[i] = whole_source(t->src[i], p->expert);
-        same = oct_q8_verify(t->layout, p->slice, src, stored);
+    if (t->layout) {
+        same = packed_equals(t, p, file, q8_error);
     } else if (t->embedding) {
         same = embedding_equals(t, p, stored);
     } else if (t->desc.kind != OCT_GROK_KINDS) {
@@ -537,6 +594,8 @@ void oct_piece_advise(const oct_new_tensor *t, const oct_piece *p, bool done)
     }
     for (int i = 0; t->layout && i < t->layout->n_parts; i++) {
         const oct_pickle_array *a = &t->src[i]->content.weight;
+        if (is_scales(t) && t->src[i]->content.quantised)
+            continue;
         advise(t->src[i], expert_base(a, p->expert), expert_base(a, 1), done);
     }
 }

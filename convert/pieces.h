@@ -15,7 +15,8 @@
 /* A tensor of the new file and what it is made from. */
 typedef struct oct_new_tensor {
     oct_grok_tensor desc;                /* kind OCT_GROK_KINDS: the tokenizer */
-    const oct_q8_layout *layout;         /* of packed units; NULL for the rest */
+    const oct_q8_layout *layout;         /* of packed units or their scales; NULL for the rest */
+    const struct oct_new_tensor *scales; /* of packed units: the tensor of their scales */
     const oct_grok_embedding *embedding; /* of the embedding only */
     const oct_ckpt_leaf *src[OCT_Q8_MAX_PARTS];
     const uint8_t *raw; /* the tokenizer's bytes */
@@ -27,7 +28,8 @@ typedef struct oct_new_tensor {
 typedef struct oct_piece {
     int64_t tensor; /* index into the list of tensors */
     int64_t expert, slice;
-    int64_t first, n; /* packed: panels of the unit; embedding: rows of the slice; else bytes */
+    int64_t first, n; /* packed, scales: panels of the unit; embedding: rows of the slice;
+                       * else bytes */
     uint64_t at;      /* in the file */
     size_t bytes;     /* padding up to the next unit included */
 } oct_piece;
@@ -49,16 +51,17 @@ size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n
 OCT_MUST_CHECK oct_status oct_piece_make(const oct_new_tensor *t, const oct_piece *p, void *scratch,
                                          const uint8_t **made, oct_error *err);
 
-/* Compares stored bytes of a whole unit (or of any piece that is not packed) with the source,
- * without the code that made them. For quantised matrices: every weight within half a step of its
- * source; the difference is added to *q8_error. */
+/* Compares a whole unit, the scales of one, or any piece of another tensor with the source, without
+ * the code that made them; file: the new file's bytes. For matrices that were quantised on the way:
+ * every weight, with its stored scale, within half a step of its source; the difference is added to
+ * *q8_error. */
 OCT_MUST_CHECK oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p,
-                                           const uint8_t *stored, oct_q8_error *q8_error,
+                                           const uint8_t *file, oct_q8_error *q8_error,
                                            oct_error *err);
 
 /* Tells the system that the source of a piece will be needed soon, or is not needed any more
  * (done): of a packed piece the whole matrices of its expert, of the embedding the rows of the
- * piece. */
+ * piece; of scales nothing, unless the matrices are quantised on the way. */
 void oct_piece_advise(const oct_new_tensor *t, const oct_piece *p, bool done);
 
 #endif

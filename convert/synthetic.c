@@ -36,17 +36,6 @@ static float noise(job *j)
     return ((float)(next(&j->rng) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
 }
 
-static const oct_q8_layout *layout_of(const job *j, oct_grok_kind kind)
-{
-    switch (kind) {
-    case OCT_GROK_GATE_UP: return &j->layouts.gate_up;
-    case OCT_GROK_DOWN: return &j->layouts.down;
-    case OCT_GROK_QKV: return &j->layouts.qkv;
-    case OCT_GROK_ATTN_OUT: return &j->layouts.attn_out;
-    default: return NULL;
-    }
-}
-
 static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
 {
     XXH3_64bits_update(j->hash, j->chunk, n);
@@ -65,8 +54,7 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
     return OCT_OK;
 }
 
-/* One panel of a unit: every byte random, padding channels and inputs with weight zero, scales of
- * about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the integers. */
+/* One panel of a unit: every byte random, padding channels and inputs with weight zero. */
 static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel,
                        unsigned char *out)
 {
@@ -75,17 +63,10 @@ static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t pa
         uint64_t r = next(&j->rng);
         memcpy(out + i, &r, 8);
     }
-    float scale = 1.0f / (74.0f * sqrtf((float)l->n_in));
-    uint16_t *scales = (uint16_t *)(void *)(out + quads * 256);
     int part;
     int64_t channel;
     for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
         bool real = oct_q8_lane(l, slice, panel, lane, &part, &channel);
-        for (int64_t g = 0; g < l->unit_groups; g++)
-            scales[g * OCT_Q8_PANEL + lane] =
-                real ? oct_bf16_of_f32(scale *
-                                       (0.75f + 0.5f * (float)(next(&j->rng) >> 40) * 0x1p-24f))
-                     : 0;
         for (size_t q = 0; q < quads; q++) {
             int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_Q8_QUAD;
             for (int64_t k = real ? left : 0; k < OCT_Q8_QUAD; k++)
@@ -94,27 +75,48 @@ static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t pa
     }
 }
 
-static oct_status write_packed(job *j, const oct_q8_layout *l, uint64_t at, oct_error *err)
+/* The scales of a panel, about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the integers. */
+static void fill_scales(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel,
+                        unsigned char *out)
 {
-    int64_t per_chunk = (int64_t)(CHUNK / l->panel_bytes);
+    float scale = 1.0f / (74.0f * sqrtf((float)l->n_in));
+    uint16_t *scales = (uint16_t *)(void *)out;
+    int part;
+    int64_t channel;
+    for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        bool real = oct_q8_lane(l, slice, panel, lane, &part, &channel);
+        for (int64_t g = 0; g < l->unit_groups; g++) {
+            float spread = 0.75f + 0.5f * (float)(next(&j->rng) >> 40) * 0x1p-24f;
+            scales[g * OCT_Q8_PANEL + lane] = real ? oct_bf16_of_f32(scale * spread) : 0;
+        }
+    }
+}
+
+/* The units of a tensor, or their scales. */
+static oct_status write_packed(job *j, const oct_q8_layout *l, bool scales, uint64_t at,
+                               oct_error *err)
+{
+    const size_t panel_bytes = scales ? l->scale_bytes / (size_t)l->n_panels : l->panel_bytes;
+    const size_t pad = scales ? l->scale_stride - l->scale_bytes : l->unit_stride - l->unit_bytes;
+    int64_t per_chunk = (int64_t)(CHUNK / panel_bytes);
     if (per_chunk < 1)
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                        "synthetic model: panels of %zu bytes, at most %d", l->panel_bytes, CHUNK);
+                        "synthetic model: panels of %zu bytes, at most %d", panel_bytes, CHUNK);
     for (int64_t unit = 0; unit < l->n_experts * l->n_slices; unit++) {
         for (int64_t p = 0; p < l->n_panels; p += per_chunk) {
             int64_t n = l->n_panels - p < per_chunk ? l->n_panels - p : per_chunk;
             for (int64_t i = 0; i < n; i++)
-                fill_panel(j, l, unit % l->n_slices, p + i, j->chunk + (size_t)i * l->panel_bytes);
-            OCT_TRY(emit(j, at, (size_t)n * l->panel_bytes, err));
-            at += (uint64_t)n * l->panel_bytes;
+                (scales ? fill_scales : fill_panel)(j, l, unit % l->n_slices, p + i,
+                                                    j->chunk + (size_t)i * panel_bytes);
+            OCT_TRY(emit(j, at, (size_t)n * panel_bytes, err));
+            at += (uint64_t)n * panel_bytes;
         }
-        size_t pad = l->unit_stride - l->unit_bytes;
         memset(j->chunk, 0, pad < CHUNK ? pad : CHUNK);
-        while (pad > 0) {
-            size_t n = pad < CHUNK ? pad : CHUNK;
+        for (size_t left = pad; left > 0;) {
+            size_t n = left < CHUNK ? left : CHUNK;
             OCT_TRY(emit(j, at, n, err));
             at += n;
-            pad -= n;
+            left -= n;
         }
     }
     return OCT_OK;
@@ -166,9 +168,9 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
         j->total += bytes;
     }
     for (int64_t i = 0; i < j->n; i++) {
-        const oct_q8_layout *l = layout_of(j, list[i].kind);
+        const oct_q8_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
         XXH3_64bits_reset(j->hash);
-        OCT_TRY(l ? write_packed(j, l, j->offsets[i], err)
+        OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
                   : write_plain(j, &list[i], j->offsets[i], err));
         j->sums[i] = XXH3_64bits_digest(j->hash);
     }

@@ -18,7 +18,7 @@ typedef struct oct_grok_config {
     int64_t n_experts, n_used; /* 1, 1: dense, no router */
     int64_t n_slices;
     int64_t qkv_groups, attn_out_groups, gate_up_groups, down_groups; /* scale groups */
-    int64_t pad_id, eos_id; /* -1: none */
+    int64_t pad_id, eos_id;                                           /* -1: none */
     float embedding_scale, output_scale, attn_scale, attn_cap, rope_base, norm_eps;
 } oct_grok_config;
 
@@ -54,33 +54,47 @@ OCT_MUST_CHECK oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_gr
 
 /* What a tensor of the file is. Order within the file: see oct_grok_manifest. */
 typedef enum oct_grok_kind {
-    OCT_GROK_GATE_UP,  /* packed units */
+    OCT_GROK_GATE_UP, /* weights of packed units */
     OCT_GROK_DOWN,
     OCT_GROK_QKV,
     OCT_GROK_ATTN_OUT,
+    OCT_GROK_GATE_UP_SCALES, /* and their scales */
+    OCT_GROK_DOWN_SCALES,
+    OCT_GROK_QKV_SCALES,
+    OCT_GROK_ATTN_OUT_SCALES,
     OCT_GROK_EMBEDDING,
-    OCT_GROK_ROUTER,   /* f32 [n_experts][d_model] (transposed from the checkpoint) */
-    OCT_GROK_NORM_ATTN_IN, OCT_GROK_NORM_ATTN_OUT, OCT_GROK_NORM_FFN_IN, OCT_GROK_NORM_FFN_OUT,
+    OCT_GROK_ROUTER, /* f32 [n_experts][d_model] (transposed from the checkpoint) */
+    OCT_GROK_NORM_ATTN_IN,
+    OCT_GROK_NORM_ATTN_OUT,
+    OCT_GROK_NORM_FFN_IN,
+    OCT_GROK_NORM_FFN_OUT,
     OCT_GROK_NORM_FINAL, /* norms: f32 [d_model] */
     OCT_GROK_KINDS
 } oct_grok_kind;
+
+/* The layout of packed units, for the kinds of their weights and of their scales; NULL for the
+ * rest. */
+const oct_q8_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind);
+bool oct_grok_is_scales(oct_grok_kind kind);
 
 typedef struct oct_grok_tensor {
     oct_grok_kind kind;
     int64_t layer; /* -1: not of a layer */
     char name[48];
-    uint32_t dtype; /* enum oct_gguf_dtype; packed units are I8 */
+    uint32_t dtype; /* enum oct_gguf_dtype; packed weights are I8, their scales BF16 */
     int rank;
-    uint64_t ne[4]; /* fastest first; packed units: {unit_stride, n_slices, n_experts} */
-    size_t align;   /* of the tensor in the file */
+    /* Fastest first. Packed weights: {unit_stride, n_slices, n_experts}, scales: {scale_stride / 2,
+     * n_slices, n_experts}. */
+    uint64_t ne[4];
+    size_t align; /* of the tensor in the file */
 } oct_grok_tensor;
 
 /* The model's tensors in file order: those aligned to 2 MiB first, then the rest, each part by
- * layer. (The tokenizer, an I8 tensor named OCT_GROK_TOKENIZER, follows them if there is one.) *out
- * is malloc'd; the caller frees it. */
+ * layer, scales after their weights. (The tokenizer, an I8 tensor named OCT_GROK_TOKENIZER, follows
+ * them if there is one.) *out is malloc'd; the caller frees it. */
 #define OCT_GROK_TOKENIZER "tokenizer.sentencepiece"
 OCT_MUST_CHECK oct_status oct_grok_manifest(const oct_grok_config *c, const oct_grok_layouts *l,
-                             oct_grok_tensor **out, int64_t *n, oct_error *err);
+                                            oct_grok_tensor **out, int64_t *n, oct_error *err);
 
 /* Keys "general.architecture", "octet.format" and those of grok_keys.inc: to and from a file. */
 void oct_grok_config_put(const oct_grok_config *c, oct_gguf_writer *w);

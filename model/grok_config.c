@@ -210,32 +210,74 @@ oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l, 
 
 /* ---- manifest ------------------------------------------------------------------------------- */
 
-static const char *const kind_name[OCT_GROK_KINDS] = {
-    [OCT_GROK_GATE_UP] = "ffn_gate_up",    [OCT_GROK_DOWN] = "ffn_down",
-    [OCT_GROK_QKV] = "attn_qkv",           [OCT_GROK_ATTN_OUT] = "attn_output",
-    [OCT_GROK_EMBEDDING] = "token_embd",   [OCT_GROK_ROUTER] = "ffn_gate_inp",
-    [OCT_GROK_NORM_ATTN_IN] = "attn_norm", [OCT_GROK_NORM_ATTN_OUT] = "attn_output_norm",
-    [OCT_GROK_NORM_FFN_IN] = "ffn_norm",   [OCT_GROK_NORM_FFN_OUT] = "layer_output_norm",
-    [OCT_GROK_NORM_FINAL] = "output_norm",
+/* Names, and of packed units the layout's place in oct_grok_layouts. */
+#define PACKED(name, member) name ".weight", true, false, offsetof(oct_grok_layouts, member)
+#define SCALES(name, member) name ".scales", true, true, offsetof(oct_grok_layouts, member)
+static const struct {
+    const char *name;
+    bool packed, scales;
+    size_t layout;
+} kinds[OCT_GROK_KINDS] = {
+    [OCT_GROK_GATE_UP] = {PACKED("ffn_gate_up", gate_up)},
+    [OCT_GROK_GATE_UP_SCALES] = {SCALES("ffn_gate_up", gate_up)},
+    [OCT_GROK_DOWN] = {PACKED("ffn_down", down)},
+    [OCT_GROK_DOWN_SCALES] = {SCALES("ffn_down", down)},
+    [OCT_GROK_QKV] = {PACKED("attn_qkv", qkv)},
+    [OCT_GROK_QKV_SCALES] = {SCALES("attn_qkv", qkv)},
+    [OCT_GROK_ATTN_OUT] = {PACKED("attn_output", attn_out)},
+    [OCT_GROK_ATTN_OUT_SCALES] = {SCALES("attn_output", attn_out)},
+    [OCT_GROK_EMBEDDING] = {"token_embd.weight"},
+    [OCT_GROK_ROUTER] = {"ffn_gate_inp.weight"},
+    [OCT_GROK_NORM_ATTN_IN] = {"attn_norm.weight"},
+    [OCT_GROK_NORM_ATTN_OUT] = {"attn_output_norm.weight"},
+    [OCT_GROK_NORM_FFN_IN] = {"ffn_norm.weight"},
+    [OCT_GROK_NORM_FFN_OUT] = {"layer_output_norm.weight"},
+    [OCT_GROK_NORM_FINAL] = {"output_norm.weight"},
 };
+#undef PACKED
+#undef SCALES
 
 /* In the order in which a layer is computed. */
 static const oct_grok_kind layer_kinds[] = {
-    OCT_GROK_NORM_ATTN_IN,  OCT_GROK_QKV,         OCT_GROK_ATTN_OUT,
-    OCT_GROK_NORM_ATTN_OUT, OCT_GROK_NORM_FFN_IN, OCT_GROK_ROUTER,
-    OCT_GROK_GATE_UP,       OCT_GROK_DOWN,        OCT_GROK_NORM_FFN_OUT,
+    OCT_GROK_NORM_ATTN_IN,
+    OCT_GROK_QKV,
+    OCT_GROK_QKV_SCALES,
+    OCT_GROK_ATTN_OUT,
+    OCT_GROK_ATTN_OUT_SCALES,
+    OCT_GROK_NORM_ATTN_OUT,
+    OCT_GROK_NORM_FFN_IN,
+    OCT_GROK_ROUTER,
+    OCT_GROK_GATE_UP,
+    OCT_GROK_GATE_UP_SCALES,
+    OCT_GROK_DOWN,
+    OCT_GROK_DOWN_SCALES,
+    OCT_GROK_NORM_FFN_OUT,
 };
 
 enum { N_LAYER_KINDS = sizeof layer_kinds / sizeof layer_kinds[0] };
 
+const oct_q8_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind)
+{
+    if (kind >= OCT_GROK_KINDS || !kinds[kind].packed)
+        return NULL;
+    return (const oct_q8_layout *)(const void *)((const char *)l + kinds[kind].layout);
+}
+
+bool oct_grok_is_scales(oct_grok_kind kind)
+{
+    return kind < OCT_GROK_KINDS && kinds[kind].scales;
+}
+
 static void describe_packed(oct_grok_tensor *t, const oct_q8_layout *l)
 {
-    t->dtype = OCT_GGUF_T_I8;
+    bool scales = oct_grok_is_scales(t->kind);
+
+    t->dtype = scales ? OCT_GGUF_T_BF16 : OCT_GGUF_T_I8;
     t->rank = 3;
-    t->ne[0] = l->unit_stride;
+    t->ne[0] = scales ? l->scale_stride / 2 : l->unit_stride;
     t->ne[1] = (uint64_t)l->n_slices;
     t->ne[2] = (uint64_t)l->n_experts;
-    t->align = l->unit_align;
+    t->align = scales ? FILE_ALIGN : l->unit_align;
 }
 
 static oct_grok_tensor describe(const oct_grok_config *c, const oct_grok_layouts *l,
@@ -249,36 +291,21 @@ static oct_grok_tensor describe(const oct_grok_config *c, const oct_grok_layouts
                          .align = FILE_ALIGN};
 
     if (layer < 0)
-        snprintf(t.name, sizeof t.name, "%s.weight", kind_name[kind]);
+        snprintf(t.name, sizeof t.name, "%s", kinds[kind].name);
     else
-        snprintf(t.name, sizeof t.name, "blk.%" PRId64 ".%s.weight", layer, kind_name[kind]);
-    switch (kind) {
-    case OCT_GROK_GATE_UP:
-        describe_packed(&t, &l->gate_up);
-        break;
-    case OCT_GROK_DOWN:
-        describe_packed(&t, &l->down);
-        break;
-    case OCT_GROK_QKV:
-        describe_packed(&t, &l->qkv);
-        break;
-    case OCT_GROK_ATTN_OUT:
-        describe_packed(&t, &l->attn_out);
-        break;
-    case OCT_GROK_EMBEDDING:
+        snprintf(t.name, sizeof t.name, "blk.%" PRId64 ".%s", layer, kinds[kind].name);
+    if (kinds[kind].packed) {
+        describe_packed(&t, oct_grok_layout_of(l, kind));
+    } else if (kind == OCT_GROK_EMBEDDING) {
         t.dtype = OCT_GGUF_T_BF16;
         t.rank = 3;
         t.ne[1] = (uint64_t)l->embedding.slice_rows_pad;
         t.ne[2] = (uint64_t)c->n_slices;
         t.align = l->embedding.align;
-        break;
-    case OCT_GROK_ROUTER:
+    } else if (kind == OCT_GROK_ROUTER) {
         t.rank = 2;
         t.ne[1] = (uint64_t)c->n_experts;
-        break;
-    default: /* norms */
-        break;
-    }
+    } /* the others are norms */
     return t;
 }
 

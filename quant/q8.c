@@ -7,10 +7,9 @@
 
 enum {
     QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
-    SCALES_BYTES = OCT_Q8_PANEL * 2, /* of one group of a panel */
-    HALF = OCT_Q8_PANEL / 2,         /* channels of each interleaved part in a panel */
-    ZERO = 0x80,                     /* weight zero as stored */
-    BLOCK_PANELS = 16,               /* panels filled side by side: as many streams of writes */
+    HALF = OCT_Q8_PANEL / 2, /* channels of each interleaved part in a panel */
+    ZERO = 0x80,             /* weight zero as stored */
+    BLOCK_PANELS = 16,       /* panels filled side by side: as many streams of writes */
     SMALL_ALIGN = 4096,
     LARGE_ALIGN = 2 << 20
 };
@@ -64,8 +63,8 @@ const char *oct_q8_layout_init(oct_q8_layout *l)
     l->unit_groups = split_out ? l->n_groups : l->n_groups / l->n_slices;
     l->n_panels = l->interleave ? (l->unit_out / 2 + HALF - 1) / HALF
                                 : (l->unit_out + OCT_Q8_PANEL - 1) / OCT_Q8_PANEL;
-    /* At most (n_in + 3 n_groups) * 64 + 128 n_groups, which check_given keeps below 2^63. */
-    size_t group_bytes = (size_t)l->group_quads * QUAD_BYTES + SCALES_BYTES;
+    /* At most (n_in + 3 n_groups) * 64, which check_given keeps below 2^63. */
+    size_t group_bytes = (size_t)l->group_quads * QUAD_BYTES;
     size_t total;
     if (__builtin_mul_overflow((size_t)l->unit_groups, group_bytes, &l->panel_bytes) ||
         __builtin_mul_overflow((size_t)l->n_panels, l->panel_bytes, &l->unit_bytes) ||
@@ -73,6 +72,9 @@ const char *oct_q8_layout_init(oct_q8_layout *l)
         return too_large;
     l->unit_align = l->unit_bytes > LARGE_UNIT ? LARGE_ALIGN : SMALL_ALIGN;
     l->unit_stride = (l->unit_bytes + l->unit_align - 1) / l->unit_align * l->unit_align;
+    /* A group has at least a quad, twice as long as its scales: what fits holds for both. */
+    l->scale_bytes = (size_t)(l->n_panels * l->unit_groups) * OCT_Q8_PANEL * sizeof(uint16_t);
+    l->scale_stride = (l->scale_bytes + SMALL_ALIGN - 1) / SMALL_ALIGN * SMALL_ALIGN;
     if (__builtin_mul_overflow((size_t)l->n_experts, l->unit_stride, &total) ||
         __builtin_mul_overflow(total, (size_t)l->n_slices, &total) || total > PTRDIFF_MAX)
         return too_large;
@@ -82,6 +84,11 @@ const char *oct_q8_layout_init(oct_q8_layout *l)
 size_t oct_q8_unit_offset(const oct_q8_layout *l, int64_t expert, int64_t slice)
 {
     return l->unit_stride * (size_t)(expert * l->n_slices + slice);
+}
+
+size_t oct_q8_scale_offset(const oct_q8_layout *l, int64_t expert, int64_t slice)
+{
+    return l->scale_stride * (size_t)(expert * l->n_slices + slice);
 }
 
 /* Channels of a part that belong to one unit. */
@@ -183,23 +190,23 @@ static void pack_panel_quad(const panel_runs *runs, const oct_q8_source *src, in
 }
 
 static void pack_scales(const panel_runs *runs, const oct_q8_source *src, int64_t group,
-                        uint8_t *out)
+                        uint16_t *out)
 {
-    memset(out, 0, SCALES_BYTES);
+    memset(out, 0, OCT_Q8_PANEL * sizeof *out);
     for (int i = 0; i < runs->n; i++) {
         const lane_run *run = &runs->run[i];
         const oct_q8_source *s = &src[run->part];
         /* As bytes: the source may be unaligned. */
         const uint8_t *from = (const uint8_t *)s->scales;
-        memcpy(out + run->lane * 2, from + (group * s->ld + run->channel) * 2, (size_t)run->n * 2);
+        memcpy(out + run->lane, from + (group * s->ld + run->channel) * 2, (size_t)run->n * 2);
     }
 }
 
 /* Reads rows of a few panels' width one after the other and writes each panel as a stream. */
-void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *out)
+static void pack_weights(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
+                         uint8_t *out)
 {
     int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0;
-    size_t scales_at = (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES;
     for (int64_t p0 = 0; p0 < l->n_panels; p0 += BLOCK_PANELS) {
         int n = (int)(l->n_panels - p0 < BLOCK_PANELS ? l->n_panels - p0 : BLOCK_PANELS);
         panel_runs runs[BLOCK_PANELS];
@@ -216,29 +223,39 @@ void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src
                     pack_panel_quad(&runs[p], src, group_row + q * OCT_Q8_QUAD, n_rows,
                                     block + (size_t)p * l->panel_bytes + at);
             }
-            for (int p = 0; p < n; p++)
-                pack_scales(&runs[p], src, first_group + g,
-                            block + (size_t)p * l->panel_bytes + scales_at + g * SCALES_BYTES);
         }
     }
     memset(out + l->unit_bytes, 0, l->unit_stride - l->unit_bytes);
 }
 
-int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *weights,
+                 uint16_t *scales)
+{
+    if (weights)
+        pack_weights(l, slice, src, weights);
+    if (!scales)
+        return;
+    int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0;
+    for (int64_t p = 0; p < l->n_panels; p++) {
+        panel_runs runs = find_runs(l, slice, p);
+        for (int64_t g = 0; g < l->unit_groups; g++)
+            pack_scales(&runs, src, first_group + g,
+                        scales + (p * l->unit_groups + g) * OCT_Q8_PANEL);
+    }
+    memset((uint8_t *)scales + l->scale_bytes, 0, l->scale_stride - l->scale_bytes);
+}
+
+int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *weights, int64_t panel, int lane,
                      int64_t unit_in)
 {
     int64_t g = unit_in / l->group_in, i = unit_in % l->group_in;
     size_t at = (size_t)(g * l->group_quads + i / OCT_Q8_QUAD) * QUAD_BYTES;
     at += (size_t)(lane * OCT_Q8_QUAD + i % OCT_Q8_QUAD);
-    return (int8_t)(unit[(size_t)panel * l->panel_bytes + at] ^ ZERO);
+    return (int8_t)(weights[(size_t)panel * l->panel_bytes + at] ^ ZERO);
 }
 
-uint16_t oct_q8_scale(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+uint16_t oct_q8_scale(const oct_q8_layout *l, const uint16_t *scales, int64_t panel, int lane,
                       int64_t unit_group)
 {
-    size_t at = (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES;
-    at += (size_t)unit_group * SCALES_BYTES + (size_t)lane * 2;
-    uint16_t s;
-    memcpy(&s, unit + (size_t)panel * l->panel_bytes + at, sizeof s);
-    return s;
+    return scales[(panel * l->unit_groups + unit_group) * OCT_Q8_PANEL + lane];
 }

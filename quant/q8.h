@@ -9,9 +9,12 @@
  * (OCT_SPLIT_OUT: query/key/value, gate/up) or the inputs, always at group borders (OCT_SPLIT_IN:
  * attention output, down). A unit is a run of panels of 64 output channels:
  *
- *     panel = for each group of the unit: ceil(group_in / 4) quads of 256 bytes,
- *             then for each group of the unit: 64 scales, bf16
+ *     panel = for each group of the unit: ceil(group_in / 4) quads of 256 bytes
  *     quad  = 64 channels x 4 consecutive inputs, one byte each: q XOR 0x80 ("excess 128")
+ *
+ * Its scales are a block of their own, elsewhere, so that the weights fill whole huge pages:
+ *
+ *     scales[n_panels][unit_groups][64]  bf16
  *
  * Inputs missing in the last quad of a group, and channels missing in the last panel, hold 0x80
  * (weight zero) with scale zero. The same bytes serve GEMV (sequential stream, no horizontal sums),
@@ -42,11 +45,11 @@
 #include <stdint.h>
 
 enum {
-    OCT_Q8_PANEL = 64,       /* output channels of a panel */
-    OCT_Q8_QUAD = 4,         /* consecutive inputs stored side by side */
-    OCT_Q8_BLOCK = 512,      /* activations that share a scale, at most */
-    OCT_Q8_ACT_MAX = 32639,  /* largest 16-bit activation: 127 * 256 + 127 */
-    OCT_Q8_ACT_ALIGN = 64,   /* groups of an activation row start at multiples of this */
+    OCT_Q8_PANEL = 64,      /* output channels of a panel */
+    OCT_Q8_QUAD = 4,        /* consecutive inputs stored side by side */
+    OCT_Q8_BLOCK = 512,     /* activations that share a scale, at most */
+    OCT_Q8_ACT_MAX = 32639, /* largest 16-bit activation: 127 * 256 + 127 */
+    OCT_Q8_ACT_ALIGN = 64,  /* groups of an activation row start at multiples of this */
     OCT_Q8_MAX_PARTS = 3,
     OCT_Q8_MAX_SLICES = 8
 };
@@ -56,33 +59,37 @@ enum oct_q8_split { OCT_SPLIT_OUT, OCT_SPLIT_IN };
 /* Where everything of a packed matrix lies. The first block is filled by the caller, the second by
  * oct_q8_layout_init. */
 typedef struct oct_q8_layout {
-    int64_t n_experts;                   /* 1 for matrices that are not experts */
-    int64_t n_slices;                    /* 1..8 */
-    int64_t n_in;                        /* inputs, all slices together */
-    int64_t n_groups;                    /* scale groups along n_in */
-    int64_t part_out[OCT_Q8_MAX_PARTS];  /* output channels of each part, all slices together */
+    int64_t n_experts;                  /* 1 for matrices that are not experts */
+    int64_t n_slices;                   /* 1..8 */
+    int64_t n_in;                       /* inputs, all slices together */
+    int64_t n_groups;                   /* scale groups along n_in */
+    int64_t part_out[OCT_Q8_MAX_PARTS]; /* output channels of each part, all slices together */
     int n_parts;
-    bool interleave;  /* two parts, 32 + 32 channels in a panel */
+    bool interleave; /* two parts, 32 + 32 channels in a panel */
     enum oct_q8_split split;
 
-    int64_t n_out;        /* logical channels of all parts */
-    int64_t group_in;     /* inputs of a group */
-    int64_t group_quads;  /* ceil(group_in / 4) */
-    int64_t unit_out;     /* logical channels of a unit */
-    int64_t unit_groups;  /* groups of a unit */
-    int64_t n_panels;     /* panels of a unit */
+    int64_t n_out;       /* logical channels of all parts */
+    int64_t group_in;    /* inputs of a group */
+    int64_t group_quads; /* ceil(group_in / 4) */
+    int64_t unit_out;    /* logical channels of a unit */
+    int64_t unit_groups; /* groups of a unit */
+    int64_t n_panels;    /* panels of a unit */
     size_t panel_bytes;
-    size_t unit_bytes;  /* n_panels * panel_bytes, without alignment padding */
-    size_t unit_align;  /* 4096, or 2 MiB where a unit is larger than 16 MiB */
-    size_t unit_stride; /* unit_bytes rounded up to unit_align */
+    size_t unit_bytes;   /* n_panels * panel_bytes, without alignment padding */
+    size_t unit_align;   /* 4096, or 2 MiB where a unit is larger than 16 MiB */
+    size_t unit_stride;  /* unit_bytes rounded up to unit_align */
+    size_t scale_bytes;  /* of a unit: n_panels * unit_groups * 64 * 2 */
+    size_t scale_stride; /* scale_bytes rounded up to 4096 */
 } oct_q8_layout;
 
 /* Fills the derived fields. Returns NULL, or what is wrong with the given ones (a static string).
  * Sizes that do not fit size_t are refused. Safe for untrusted numbers. */
 const char *oct_q8_layout_init(oct_q8_layout *l);
 
-/* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice). */
+/* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice); and of
+ * its scales, in their own place: scale_stride * (expert * n_slices + slice). */
 size_t oct_q8_unit_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
+size_t oct_q8_scale_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
 
 /* The source of lane 0..63 of a panel: part and channel (0..part_out-1, counted over all slices).
  * Returns false for a padding lane. */
@@ -91,25 +98,28 @@ bool oct_q8_lane(const oct_q8_layout *l, int64_t slice, int64_t panel, int lane,
 
 /* A checkpoint matrix: w[n_in][ld], scales[n_groups][ld]; column = output channel. */
 typedef struct oct_q8_source {
-    const int8_t *w;         /* borrowed; row stride ld */
-    const uint16_t *scales;  /* bf16 bits, borrowed, may be unaligned; row stride ld */
-    int64_t ld;              /* columns: output channels of the part */
+    const int8_t *w;        /* borrowed; row stride ld */
+    const uint16_t *scales; /* bf16 bits, borrowed, may be unaligned; row stride ld */
+    int64_t ld;             /* columns: output channels of the part */
 } oct_q8_source;
 
 /* Packs one unit from its parts (src[n_parts], each the whole matrix of one expert), padding
- * included: writes exactly unit_stride bytes to out. */
-void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *out);
+ * included: writes exactly unit_stride bytes of weights and scale_stride bytes of scales. Either
+ * place may be NULL: that half is not wanted, and its source is not read. */
+void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *weights,
+                 uint16_t *scales);
 
-/* Compares a packed unit with its source, integer by integer and scale by scale, padding too.
- * Returns true if they are equal. Written apart from oct_q8_pack: it walks the source. */
+/* Compares a packed unit with its source, integer by integer and scale by scale, padding too; what
+ * is NULL is left out. Returns true if they are equal. Written apart from oct_q8_pack: it walks the
+ * source. */
 bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
-                   const uint8_t *unit);
+                   const uint8_t *weights, const uint16_t *scales);
 
 /* Weight and scale of a panel's lane (oct_q8_lane names its source) at an input or group counted
  * from the unit's first. For tests, export, info. */
-int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *weights, int64_t panel, int lane,
                      int64_t unit_in);
-uint16_t oct_q8_scale(const oct_q8_layout *l, const uint8_t *unit, int64_t panel, int lane,
+uint16_t oct_q8_scale(const oct_q8_layout *l, const uint16_t *scales, int64_t panel, int lane,
                       int64_t unit_group);
 
 /* Symmetric quantisation of w[n_in][n_out] (f32, row stride n_out) in n_groups groups of inputs:
@@ -135,12 +145,12 @@ double oct_q8_error_rel(const oct_q8_error *e); /* sqrt(sum_sq_err / sum_sq_ref)
  * start; what the digit area holds is the business of the kernel row that wrote it. */
 typedef struct oct_act_layout {
     int64_t n_in, n_groups, group_in;
-    int64_t group_pad;     /* group_in rounded up to OCT_Q8_ACT_ALIGN; padding is zero */
-    int64_t group_blocks;  /* ceil(group_in / OCT_Q8_BLOCK) */
-    int64_t n_blocks;      /* n_groups * group_blocks */
-    size_t sums_at;        /* int32[2][n_blocks]; scales, f32[n_blocks], are at 0 */
-    size_t digits_at;      /* n_groups * group_pad * 2 bytes, 64-byte aligned */
-    size_t bytes;          /* of a row, a multiple of 64; also enough for f32[n_in] (the ref row) */
+    int64_t group_pad;    /* group_in rounded up to OCT_Q8_ACT_ALIGN; padding is zero */
+    int64_t group_blocks; /* ceil(group_in / OCT_Q8_BLOCK) */
+    int64_t n_blocks;     /* n_groups * group_blocks */
+    size_t sums_at;       /* int32[2][n_blocks]; scales, f32[n_blocks], are at 0 */
+    size_t digits_at;     /* n_groups * group_pad * 2 bytes, 64-byte aligned */
+    size_t bytes;         /* of a row, a multiple of 64; also enough for f32[n_in] (the ref row) */
 } oct_act_layout;
 void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups);
 

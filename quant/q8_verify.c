@@ -9,7 +9,6 @@ enum {
     COLUMNS = 1024, /* compared before going to the next rows, to stay near in memory */
     LANES = OCT_Q8_PANEL,
     QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
-    SCALES_BYTES = OCT_Q8_PANEL * 2,
     ZERO = 0x80
 };
 
@@ -94,33 +93,35 @@ static bool columns_equal(const oct_q8_layout *l, const part_place *p, const oct
 }
 
 static bool part_equal(const oct_q8_layout *l, const part_place *p, const oct_q8_source *s,
-                       int64_t slice, const uint8_t *unit)
+                       int64_t first_group, const uint8_t *unit)
 {
-    int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0;
-    const uint8_t *scales = (const uint8_t *)s->scales;
     for (int64_t c0 = 0; c0 < p->n; c0 += COLUMNS) {
         int64_t c1 = p->n - c0 < COLUMNS ? p->n : c0 + COLUMNS;
-        for (int64_t g = 0; g < l->unit_groups; g++) {
+        for (int64_t g = 0; g < l->unit_groups; g++)
             if (!columns_equal(l, p, s, (first_group + g) * l->group_in, g, c0, c1, unit))
                 return false;
-            for (int64_t c = c0; c < c1; c++) {
-                int64_t panel, lane;
-                locate(l, p, c, &panel, &lane);
-                const uint8_t *stored = unit + (size_t)panel * l->panel_bytes +
-                                        (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES +
-                                        (size_t)(g * SCALES_BYTES + lane * 2);
-                if (memcmp(stored, scales + 2 * ((first_group + g) * s->ld + p->first + c), 2) != 0)
-                    return false;
-            }
-        }
     }
+    return true;
+}
+
+static bool part_scales_equal(const oct_q8_layout *l, const part_place *p, const oct_q8_source *s,
+                              int64_t first_group, const uint16_t *stored)
+{
+    const uint8_t *scales = (const uint8_t *)s->scales; /* may be unaligned */
+    for (int64_t g = 0; g < l->unit_groups; g++)
+        for (int64_t c = 0; c < p->n; c++) {
+            int64_t panel, lane;
+            locate(l, p, c, &panel, &lane);
+            if (memcmp(stored + (panel * l->unit_groups + g) * LANES + lane,
+                       scales + 2 * ((first_group + g) * s->ld + p->first + c), 2) != 0)
+                return false;
+        }
     return true;
 }
 
 /* Lanes without a source in one panel, and inputs missing in each group's last quad. */
 static bool panel_padding_empty(const oct_q8_layout *l, const uint8_t *panel, const bool *used)
 {
-    const uint8_t *scales = panel + (size_t)(l->unit_groups * l->group_quads) * QUAD_BYTES;
     for (int64_t g = 0; g < l->unit_groups; g++) {
         for (int64_t q = 0; q < l->group_quads; q++) {
             const uint8_t *quad = panel + (size_t)(g * l->group_quads + q) * QUAD_BYTES;
@@ -129,10 +130,16 @@ static bool panel_padding_empty(const oct_q8_layout *l, const uint8_t *panel, co
                 if ((!used[b / 4] || b % 4 >= rest) && quad[b] != ZERO)
                     return false;
         }
-        for (int b = 0; b < SCALES_BYTES; b++)
-            if (!used[b / 2] && scales[g * SCALES_BYTES + b] != 0)
-                return false;
     }
+    return true;
+}
+
+/* The same lanes' scales; scales are those of the panel. */
+static bool scale_padding_empty(const oct_q8_layout *l, const uint16_t *scales, const bool *used)
+{
+    for (int64_t i = 0; i < l->unit_groups * LANES; i++)
+        if (!used[i % LANES] && scales[i] != 0)
+            return false;
     return true;
 }
 
@@ -148,14 +155,34 @@ static bool tails_empty(const oct_q8_layout *l, const uint8_t *panel)
     return true;
 }
 
-bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
-                   const uint8_t *unit)
+static bool bytes_zero(const void *p, size_t from, size_t to)
 {
+    for (size_t i = from; i < to; i++)
+        if (((const uint8_t *)p)[i] != 0)
+            return false;
+    return true;
+}
+
+/* What no part of the source fills; used: lanes of the last panel that have one. */
+static bool padding_empty(const oct_q8_layout *l, const uint8_t *unit, const bool *used)
+{
+    for (int64_t p = 0; p < l->n_panels - 1; p++)
+        if (!tails_empty(l, unit + (size_t)p * l->panel_bytes))
+            return false;
+    return panel_padding_empty(l, unit + (size_t)(l->n_panels - 1) * l->panel_bytes, used) &&
+           bytes_zero(unit, l->unit_bytes, l->unit_stride);
+}
+
+bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
+                   const uint8_t *weights, const uint16_t *scales)
+{
+    int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0;
     /* Only the last panel can have lanes without a source. */
     bool used[LANES] = {false};
     for (int part = 0; part < l->n_parts; part++) {
         part_place p = place_part(l, part, slice);
-        if (!part_equal(l, &p, &src[part], slice, unit))
+        if ((weights && !part_equal(l, &p, &src[part], first_group, weights)) ||
+            (scales && !part_scales_equal(l, &p, &src[part], first_group, scales)))
             return false;
         int64_t panel, lane;
         for (int64_t c = p.n > LANES ? p.n - LANES : 0; c < p.n; c++) {
@@ -163,13 +190,9 @@ bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *s
             used[lane] |= panel == l->n_panels - 1;
         }
     }
-    for (int64_t p = 0; p < l->n_panels - 1; p++)
-        if (!tails_empty(l, unit + (size_t)p * l->panel_bytes))
-            return false;
-    if (!panel_padding_empty(l, unit + (size_t)(l->n_panels - 1) * l->panel_bytes, used))
+    if (weights && !padding_empty(l, weights, used))
         return false;
-    for (size_t i = l->unit_bytes; i < l->unit_stride; i++)
-        if (unit[i] != 0)
-            return false;
-    return true;
+    const int64_t last = (l->n_panels - 1) * l->unit_groups * LANES;
+    return !scales || (scale_padding_empty(l, scales + last, used) &&
+                       bytes_zero(scales, l->scale_bytes, l->scale_stride));
 }

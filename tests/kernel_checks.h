@@ -163,12 +163,11 @@ static void linear_case_make(const linear_shape *s, int pattern, linear_case *c)
     for (int64_t i = 0; i < s->unit_groups * 64; i++)
         c->scales[i] = (uint16_t)rig_int(&check_rng, 0x3a00, 0x3d00);
     uint8_t *unit = scratch(c->w.unit_stride);
+    uint16_t *unit_scales = scratch(c->w.scale_stride);
     oct_q8_source src = {.w = c->q, .scales = c->scales, .ld = 64};
-    oct_q8_pack(&c->w, 0, &src, unit);
-    size_t quads = (size_t)(c->w.unit_groups * c->w.group_quads) * 256;
-    c->panel = rig_input(&check_pool, unit, quads, 64);
-    c->panel_scales =
-        rig_input(&check_pool, unit + quads, (size_t)c->w.unit_groups * 128, 64);
+    oct_q8_pack(&c->w, 0, &src, unit, unit_scales);
+    c->panel = rig_input(&check_pool, unit, c->w.panel_bytes, 64);
+    c->panel_scales = rig_input(&check_pool, unit_scales, c->w.scale_bytes, 64);
     size_t n_rows = (size_t)s->n_rows;
     c->x = scratch(n_rows * sizeof *c->x);
     c->rows = scratch(n_rows * sizeof *c->rows);
@@ -294,7 +293,7 @@ static const char *check_act_quantise(const oct_kernels *k)
             c.q[(i0 + j) * 64 + j] = 1;
         uint8_t *unit = scratch(c.w.unit_stride);
         oct_q8_source src = {.w = c.q, .scales = c.scales, .ld = 64};
-        oct_q8_pack(&c.w, 0, &src, unit);
+        oct_q8_pack(&c.w, 0, &src, unit, NULL);
         void *row = scratch(c.act.bytes);
         CHECK_RUNS(k->act_quantise(&c.act, c.x[0], row), "603 inputs");
         const void *rows[] = {row};

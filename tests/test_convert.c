@@ -45,8 +45,8 @@ static const mk_spec wide = {.layers = 1,
 
 /* A packed tensor as FORMAT.md describes it. */
 typedef struct packed {
-    uint8_t *at;
-    size_t stride; /* of a unit */
+    uint8_t *at, *scales;
+    size_t stride, scale_stride; /* of a unit */
     int64_t slices;
     int64_t groups; /* of a unit */
     int64_t group;  /* inputs of a group */
@@ -63,12 +63,11 @@ static int64_t quads(const packed *p)
 
 static size_t panel_bytes(const packed *p)
 {
-    return (size_t)(p->groups * (quads(p) * 256 + 128));
+    return (size_t)(p->groups * quads(p) * 256);
 }
 
 /* Panel and lane of channel c of a part, within a unit. */
-static uint8_t *panel_of(const packed *p, int64_t expert, int64_t slice, int part, int64_t c,
-                         int64_t *lane)
+static int64_t panel_of(const packed *p, int part, int64_t c, int64_t *lane)
 {
     int64_t panel;
     if (p->interleaved) {
@@ -80,24 +79,26 @@ static uint8_t *panel_of(const packed *p, int64_t expert, int64_t slice, int par
         panel = c / 64;
         *lane = c % 64;
     }
-    return p->at + p->stride * (size_t)(expert * p->slices + slice) +
-           (size_t)panel * panel_bytes(p);
+    return panel;
 }
 
 /* Where input i (of the whole matrix) and channel c (of the whole part) lie. */
 static uint8_t *weight_at(const packed *p, int64_t expert, int part, int64_t i, int64_t c)
 {
     int64_t lane, slice = p->split_in ? i / (p->groups * p->group) : c / p->part[part];
-    uint8_t *panel = panel_of(p, expert, slice, part, p->split_in ? c : c % p->part[part], &lane);
+    int64_t panel = panel_of(p, part, p->split_in ? c : c % p->part[part], &lane);
     int64_t g = i / p->group % p->groups;
-    return panel + (g * quads(p) + i % p->group / 4) * 256 + lane * 4 + i % p->group % 4;
+    return p->at + p->stride * (size_t)(expert * p->slices + slice) +
+           (size_t)panel * panel_bytes(p) + (g * quads(p) + i % p->group / 4) * 256 + lane * 4 +
+           i % p->group % 4;
 }
 
 static uint8_t *scale_at(const packed *p, int64_t expert, int part, int64_t group, int64_t c)
 {
     int64_t lane, slice = p->split_in ? group / p->groups : c / p->part[part];
-    uint8_t *panel = panel_of(p, expert, slice, part, p->split_in ? c : c % p->part[part], &lane);
-    return panel + p->groups * quads(p) * 256 + group % p->groups * 128 + lane * 2;
+    int64_t panel = panel_of(p, part, p->split_in ? c : c % p->part[part], &lane);
+    return p->scales + p->scale_stride * (size_t)(expert * p->slices + slice) +
+           ((panel * p->groups + group % p->groups) * 64 + lane) * 2;
 }
 
 /* ---- a file and its checkpoint --------------------------------------------------------------- */
@@ -127,18 +128,24 @@ static void close_file(file *f)
     rig_unmap(f->map);
 }
 
-static uint8_t *tensor(const file *f, int64_t layer, const char *name)
+static const oct_gguf_tensor *find(const file *f, int64_t layer, const char *name,
+                                   const char *suffix)
 {
     char full[64];
     if (layer < 0)
-        snprintf(full, sizeof full, "%s.weight", name);
+        snprintf(full, sizeof full, "%s.%s", name, suffix);
     else
-        snprintf(full, sizeof full, "blk.%lld.%s.weight", (long long)layer, name);
+        snprintf(full, sizeof full, "blk.%lld.%s.%s", (long long)layer, name, suffix);
     const oct_gguf_tensor *t = oct_gguf_find(f->g, full);
     if (!t)
         fail_msg("no tensor %s", full);
     assert_int_equal(t->offset % 4096, 0);
-    return f->map.data + t->offset;
+    return t;
+}
+
+static uint8_t *tensor(const file *f, int64_t layer, const char *name)
+{
+    return f->map.data + find(f, layer, name, "weight")->offset;
 }
 
 /* The tensors with packed units, and which leaves they hold. */
@@ -155,9 +162,12 @@ static const struct {
 
 static packed find_packed(const file *f, int64_t layer, int m)
 {
-    char name[64];
-    snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)layer, matrices[m].name);
-    packed p = {.at = tensor(f, layer, matrices[m].name),
+    const oct_gguf_tensor *t = find(f, layer, matrices[m].name, "weight"),
+                          *s = find(f, layer, matrices[m].name, "scales");
+    packed p = {.at = f->map.data + t->offset,
+                .scales = f->map.data + s->offset,
+                .stride = (size_t)t->ne[0],
+                .scale_stride = 2 * (size_t)s->ne[0],
                 .slices = f->slices,
                 .split_in = matrices[m].split_in,
                 .interleaved = matrices[m].interleaved,
@@ -171,7 +181,7 @@ static packed find_packed(const file *f, int64_t layer, int m)
         rank = mk_shape(f->spec, matrices[m].leaf[i], shape);
         p.part[i] = p.split_in ? shape[rank - 1] : shape[rank - 1] / f->slices;
     }
-    p.stride = (size_t)oct_gguf_find(f->g, name)->ne[0];
+    assert_memory_equal(t->ne + 1, s->ne + 1, sizeof s->ne - sizeof s->ne[0]);
     return p;
 }
 

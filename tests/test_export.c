@@ -77,15 +77,21 @@ static void close_pair(pair_of_files *f)
     oct_gguf_close(f->llama);
 }
 
-static const oct_gguf_tensor *layer_tensor(const oct_gguf *g, int64_t layer, const char *name)
+static const oct_gguf_tensor *layer_part(const oct_gguf *g, int64_t layer, const char *name,
+                                         const char *suffix)
 {
     char full[64];
 
-    snprintf(full, sizeof full, "blk.%d.%s.weight", (int)layer, name);
+    snprintf(full, sizeof full, "blk.%d.%s.%s", (int)layer, name, suffix);
     const oct_gguf_tensor *t = oct_gguf_find(g, full);
     if (!t)
         fail_msg("no tensor %s", full);
     return t;
+}
+
+static const oct_gguf_tensor *layer_tensor(const oct_gguf *g, int64_t layer, const char *name)
+{
+    return layer_part(g, layer, name, "weight");
 }
 
 /* Every integer and scale of one packed matrix, by the functions that define the packing. */
@@ -93,6 +99,7 @@ static void compare_packed(const pair_of_files *f, int64_t layer, const char *na
                            const oct_q8_layout *l, const char *const *part_name)
 {
     const oct_gguf_tensor *t = layer_tensor(f->octet, layer, name), *part_t[OCT_Q8_MAX_PARTS];
+    const uint8_t *all_scales = layer_part(f->octet, layer, name, "scales")->data;
     int64_t seen = 0;
 
     for (int p = 0; p < l->n_parts; p++) {
@@ -107,6 +114,8 @@ static void compare_packed(const pair_of_files *f, int64_t layer, const char *na
             for (int64_t panel = 0; panel < l->n_panels; panel++)
                 for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
                     const uint8_t *unit = (const uint8_t *)t->data + oct_q8_unit_offset(l, e, s);
+                    const uint16_t *scales =
+                        (const uint16_t *)(const void *)(all_scales + oct_q8_scale_offset(l, e, s));
                     int part;
                     int64_t channel;
                     if (!oct_q8_lane(l, s, panel, lane, &part, &channel))
@@ -117,7 +126,7 @@ static void compare_packed(const pair_of_files *f, int64_t layer, const char *na
                                          (e * l->part_out[part] + channel) * (l->n_in / 32 * 34);
                     for (int64_t i = 0; i < n; i++, seen++) {
                         const uint8_t *block = row + (first + i) / 32 * 34;
-                        uint16_t f16, bf16 = oct_q8_scale(l, unit, panel, lane, i / l->group_in);
+                        uint16_t f16, bf16 = oct_q8_scale(l, scales, panel, lane, i / l->group_in);
                         memcpy(&f16, block, 2);
                         if (oct_f32_of_f16(f16) != oct_f32_of_bf16(bf16) ||
                             (int8_t)block[2 + (first + i) % 32] !=
@@ -424,10 +433,9 @@ static void bend_scale(uint16_t bits)
     assert_int_equal(oct_gguf_open(TINY, &g, &err), OCT_OK);
     assert_int_equal(oct_grok_config_get(g, &c, &err), OCT_OK);
     assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
-    const oct_gguf_tensor *t = layer_tensor(g, 1, "attn_output");
-    /* Slice 3 holds group 3; panel 1, lane 6; behind the panel's 8 quads of inputs. */
-    const uint64_t at = t->offset + oct_q8_unit_offset(&l.attn_out, 0, 3) + l.attn_out.panel_bytes +
-                        32 / 4 * 256 + 2 * 6;
+    const oct_gguf_tensor *t = layer_part(g, 1, "attn_output", "scales");
+    /* Slice 3 holds group 3; panel 1, lane 6. */
+    const uint64_t at = t->offset + oct_q8_scale_offset(&l.attn_out, 0, 3) + 2 * (64 + 6);
     FILE *f = fopen(bent, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(oct_gguf_bytes(g), 1, oct_gguf_file_bytes(g), f),

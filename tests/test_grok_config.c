@@ -166,17 +166,21 @@ static void test_layouts_of_grok1(void **state)
     oct_error err = {0};
 
     assert_int_equal(oct_grok_layouts_init(&grok1, &l, &err), OCT_OK);
-    /* Panels of 64 channels: a byte an input and a bf16 scale a group. */
+    /* Panels of 64 channels: a byte an input; elsewhere a bf16 scale a group. */
     assert_int_equal(l.qkv.unit_out, (48 + 8 + 8) * 128 / 8);
-    assert_int_equal(l.qkv.unit_bytes, 16 * (64 * 6144 + 128));
+    assert_int_equal(l.qkv.unit_bytes, 16 * 64 * 6144);
+    assert_int_equal(l.qkv.scale_bytes, 16 * 128);
+    assert_int_equal(l.qkv.scale_stride, 4096);
     assert_int_equal(l.qkv.unit_align, 4096);
-    assert_int_equal(l.attn_out.unit_bytes, 96 * (64 * 768 + 128));
+    assert_int_equal(l.attn_out.unit_bytes, 96 * 64 * 768);
     assert_int_equal(l.attn_out.unit_groups, 1);
-    assert_int_equal(l.gate_up.unit_bytes, 128 * (64 * 6144 + 128));
     assert_int_equal(l.gate_up.unit_align, 2 * mib);
-    assert_int_equal(l.gate_up.unit_stride, 50 * mib);
-    assert_int_equal(l.down.unit_bytes, 96 * (64 * 4096 + 128));
-    assert_int_equal(l.down.unit_stride, 26 * mib);
+    assert_int_equal(l.gate_up.unit_bytes, 48 * mib);
+    assert_int_equal(l.gate_up.unit_stride, 48 * mib);
+    assert_int_equal(l.gate_up.scale_stride, 128 * 128);
+    assert_int_equal(l.down.unit_bytes, 24 * mib);
+    assert_int_equal(l.down.unit_stride, 24 * mib);
+    assert_int_equal(l.down.scale_stride, 96 * 128);
     assert_int_equal(l.embedding.slice_rows, 16384);
     assert_int_equal(l.embedding.slice_rows_pad, 16384);
     assert_int_equal(l.embedding.align, 2 * mib);
@@ -234,8 +238,12 @@ static void check_manifest(const oct_grok_config *c)
     void *header;
     size_t header_bytes, sum_at;
     uint64_t *at = make_header(c, &t, &n, &header, &header_bytes, &sum_at);
+    oct_grok_layouts l;
+    oct_error err = {0};
     bool small = false;
+    int64_t n_scales = 0;
 
+    assert_int_equal(oct_grok_layouts_init(c, &l, &err), OCT_OK);
     for (int64_t i = 0; i < n; i++) {
         of_kind[t[i].kind]++;
         assert_int_equal(at[i] % t[i].align, 0);
@@ -244,12 +252,46 @@ static void check_manifest(const oct_grok_config *c)
         assert_true(small == (t[i].align == 4096)); /* large ones first */
         if (i > 0 && t[i].align == t[i - 1].align && t[i].layer >= 0)
             assert_true(t[i].layer >= t[i - 1].layer);
+        if (!oct_grok_is_scales(t[i].kind))
+            continue;
+        /* Scales have the layout, the layer and the name of weights before them. */
+        n_scales++;
+        char name[sizeof t[i].name];
+        size_t stem = strlen(t[i].name) - strlen("scales");
+        assert_string_equal(t[i].name + stem, "scales");
+        snprintf(name, sizeof name, "%.*sweight", (int)stem, t[i].name);
+        int64_t j = i - 1;
+        while (j >= 0 && strcmp(t[j].name, name))
+            j--;
+        assert_true(j >= 0 && !oct_grok_is_scales(t[j].kind) && t[j].layer == t[i].layer);
+        assert_non_null(oct_grok_layout_of(&l, t[i].kind));
+        assert_ptr_equal(oct_grok_layout_of(&l, t[j].kind), oct_grok_layout_of(&l, t[i].kind));
     }
+    assert_int_equal(n_scales, 4 * c->n_layers);
     for (int k = 0; k < OCT_GROK_KINDS; k++) {
         bool once = k == OCT_GROK_EMBEDDING || k == OCT_GROK_NORM_FINAL;
         bool none = k == OCT_GROK_ROUTER && c->n_experts == 1;
         assert_int_equal(of_kind[k], once ? 1 : none ? 0 : c->n_layers);
     }
+    free(at);
+    free(header);
+    free(t);
+}
+
+/* All of Grok-1: what the header, the tensors and the gaps between them take. */
+static void test_size_of_grok1(void **state)
+{
+    (void)state;
+    oct_grok_tensor *t;
+    int64_t n;
+    void *header;
+    size_t header_bytes, sum_at;
+    uint64_t *at = make_header(&grok1, &t, &n, &header, &header_bytes, &sum_at), bytes;
+
+    assert_true(oct_gguf_tensor_bytes(t[n - 1].dtype, t[n - 1].rank, t[n - 1].ne, &bytes));
+    bytes += at[n - 1];
+    print_message("%" PRIu64 " bytes\n", bytes);
+    assert_true(bytes > UINT64_C(316000000000) && bytes < UINT64_C(317000000000));
     free(at);
     free(header);
     free(t);
@@ -275,19 +317,32 @@ static void test_tensor_shapes(void **state)
     oct_grok_tensor *t;
     int64_t n;
     oct_error err = {0};
+    const struct {
+        oct_grok_kind weights, scales;
+        const oct_q8_layout *layout;
+    } packed[] = {{OCT_GROK_QKV, OCT_GROK_QKV_SCALES, &l.qkv},
+                  {OCT_GROK_ATTN_OUT, OCT_GROK_ATTN_OUT_SCALES, &l.attn_out},
+                  {OCT_GROK_GATE_UP, OCT_GROK_GATE_UP_SCALES, &l.gate_up},
+                  {OCT_GROK_DOWN, OCT_GROK_DOWN_SCALES, &l.down}};
 
     assert_int_equal(oct_grok_layouts_init(&odd, &l, &err), OCT_OK);
     assert_int_equal(oct_grok_manifest(&odd, &l, &t, &n, &err), OCT_OK);
     for (int64_t i = 0; i < n; i++) {
-        const oct_q8_layout *q = t[i].kind == OCT_GROK_QKV        ? &l.qkv
-                                 : t[i].kind == OCT_GROK_ATTN_OUT ? &l.attn_out
-                                 : t[i].kind == OCT_GROK_GATE_UP  ? &l.gate_up
-                                 : t[i].kind == OCT_GROK_DOWN     ? &l.down
-                                                                  : NULL;
+        const oct_q8_layout *q = NULL;
+        bool scales = false;
+        for (size_t k = 0; k < sizeof packed / sizeof packed[0]; k++)
+            if (t[i].kind == packed[k].weights || t[i].kind == packed[k].scales) {
+                q = packed[k].layout;
+                scales = t[i].kind == packed[k].scales;
+            }
+        assert_ptr_equal(oct_grok_layout_of(&l, t[i].kind), q);
+        assert_int_equal(oct_grok_is_scales(t[i].kind), scales);
         if (q) {
-            const uint64_t ne[4] = {q->unit_stride, 4, (uint64_t)q->n_experts, 1};
-            assert_int_equal(t[i].dtype, OCT_GGUF_T_I8);
+            const uint64_t ne[4] = {scales ? q->scale_stride / 2 : q->unit_stride, 4,
+                                    (uint64_t)q->n_experts, 1};
+            assert_int_equal(t[i].dtype, scales ? OCT_GGUF_T_BF16 : OCT_GGUF_T_I8);
             assert_memory_equal(t[i].ne, ne, sizeof ne);
+            assert_true(!scales || t[i].align == 4096);
         } else if (t[i].kind == OCT_GROK_EMBEDDING) {
             const uint64_t ne[4] = {96, 192, 4, 1};
             assert_int_equal(t[i].dtype, OCT_GGUF_T_BF16);
@@ -502,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_layouts_of_grok1),
         cmocka_unit_test(test_embedding_slices),
         cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_size_of_grok1),
         cmocka_unit_test(test_tensor_shapes),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_bad_files),

@@ -240,7 +240,13 @@ typedef struct packed {
     oct_q8_layout l;
     oct_act_layout act;
     uint8_t *units;
+    uint16_t *scales;
 } packed;
+
+static uint16_t *scales_of(const packed *p, int64_t slice)
+{
+    return p->scales + oct_q8_scale_offset(&p->l, 0, slice) / sizeof *p->scales;
+}
 
 /* Parts w0 and, interleaved, w1 (name or NULL): golden/ops/NAME_w and NAME_scales_bf16. */
 static packed pack(const char *w0, const char *w1, enum oct_q8_split split)
@@ -264,10 +270,12 @@ static packed pack(const char *w0, const char *w1, enum oct_q8_split split)
     assert_null(oct_q8_layout_init(&p.l));
     oct_act_layout_init(&p.act, p.l.n_in, p.l.n_groups);
     p.units = zeroed(p.l.unit_stride * (size_t)p.l.n_slices);
+    p.scales = zeroed(p.l.scale_stride * (size_t)p.l.n_slices);
     for (int64_t slice = 0; slice < p.l.n_slices; slice++) {
         uint8_t *unit = p.units + oct_q8_unit_offset(&p.l, 0, slice);
-        oct_q8_pack(&p.l, slice, src, unit);
-        assert_true(oct_q8_verify(&p.l, slice, src, unit));
+        uint16_t *scales = scales_of(&p, slice);
+        oct_q8_pack(&p.l, slice, src, unit, scales);
+        assert_true(oct_q8_verify(&p.l, slice, src, unit, scales));
     }
     for (int i = 0; i < 2; i++) {
         oct_npy_free(&w[i]);
@@ -285,17 +293,16 @@ static void multiply_panel(const oct_kernels *k, const packed *p, int64_t panel,
     oct_fold fold;
     oct_fold_begin(&fold, levels, n, k->add);
     for (int64_t slice = 0; slice < p->l.n_slices; slice++) {
-        const uint8_t *at = p->units + oct_q8_unit_offset(&p->l, 0, slice) +
-                            (size_t)panel * p->l.panel_bytes;
-        k->linear(&(oct_linear_args){.w = &p->l,
-                                     .panel = at,
-                                     .scales = (const uint16_t *)(const void *)(
-                                         at + p->l.unit_groups * p->l.group_quads * 256),
-                                     .act = &p->act,
-                                     .rows = rows,
-                                     .n_rows = n_rows,
-                                     .first_group = slice * p->l.unit_groups,
-                                     .y = oct_fold_next(&fold)});
+        k->linear(&(oct_linear_args){
+            .w = &p->l,
+            .panel =
+                p->units + oct_q8_unit_offset(&p->l, 0, slice) + (size_t)panel * p->l.panel_bytes,
+            .scales = scales_of(p, slice) + panel * p->l.unit_groups * OCT_Q8_PANEL,
+            .act = &p->act,
+            .rows = rows,
+            .n_rows = n_rows,
+            .first_group = slice * p->l.unit_groups,
+            .y = oct_fold_next(&fold)});
         oct_fold_push(&fold);
     }
     memcpy(y, oct_fold_end(&fold), (size_t)n * 4);
@@ -343,9 +350,9 @@ static double bf16_error(const packed *p, const float *x, const float *want)
             const uint8_t *unit = p->units + oct_q8_unit_offset(&p->l, 0, i / unit_in);
             int lane = (int)(o % OCT_Q8_PANEL);
             int64_t panel = o / OCT_Q8_PANEL, in = i % unit_in;
-            double w =
-                (double)oct_q8_weight(&p->l, unit, panel, lane, in) *
-                (double)oct_f32_of_bf16(oct_q8_scale(&p->l, unit, panel, lane, in / p->l.group_in));
+            double w = (double)oct_q8_weight(&p->l, unit, panel, lane, in) *
+                       (double)oct_f32_of_bf16(oct_q8_scale(&p->l, scales_of(p, i / unit_in), panel,
+                                                            lane, in / p->l.group_in));
             y += w * (double)oct_f32_of_bf16(oct_bf16_of_f32(x[i]));
         }
         err += (y - (double)want[o]) * (y - (double)want[o]);
@@ -383,6 +390,7 @@ static void linear(void **state)
         }
         free(y);
         free(p.units);
+        free(p.scales);
         oct_npy_free(&x);
         oct_npy_free(&want);
     }
@@ -409,7 +417,9 @@ static void expert(void **state)
     free(h);
     free(y);
     free(gate_up.units);
+    free(gate_up.scales);
     free(down.units);
+    free(down.scales);
     oct_npy_free(&x);
     oct_npy_free(&want);
 }

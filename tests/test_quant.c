@@ -40,11 +40,15 @@ static void grok1_layouts(void **state)
     assert_int_equal(l.n_out, 65536);
     assert_int_equal(l.unit_out, 8192);
     assert_int_equal(l.n_panels, 128);
-    assert_int_equal(l.panel_bytes, 6144 * 64 + 128);
+    assert_int_equal(l.panel_bytes, 6144 * 64);
     assert_int_equal(l.unit_align, 2 << 20);
     assert_int_equal(l.unit_stride % l.unit_align, 0);
     assert_true(l.unit_stride - l.unit_bytes < l.unit_align);
+    assert_int_equal(l.unit_stride, 48 << 20); /* scales would need another 2 MiB */
+    assert_int_equal(l.scale_bytes, 128 * 64 * 2);
+    assert_int_equal(l.scale_stride, 16384);
     assert_int_equal(oct_q8_unit_offset(&l, 3, 5), l.unit_stride * 29);
+    assert_int_equal(oct_q8_scale_offset(&l, 3, 5), l.scale_stride * 29);
 
     l = layout_of(OCT_SPLIT_IN, 8, 32768, 8, 6144, 0, 0, false);
     assert_null(oct_q8_layout_init(&l));
@@ -56,7 +60,9 @@ static void grok1_layouts(void **state)
     assert_null(oct_q8_layout_init(&l));
     assert_int_equal(l.group_quads, 7);
     assert_int_equal(l.unit_groups, 2);
-    assert_int_equal(l.panel_bytes, 2 * (7 * 256 + 128));
+    assert_int_equal(l.panel_bytes, 2 * 7 * 256);
+    assert_int_equal(l.scale_bytes, 2 * 2 * 128);
+    assert_int_equal(l.scale_stride, 4096);
     assert_int_equal(l.unit_align, 4096);
 }
 
@@ -171,8 +177,30 @@ static const oct_q8_layout pack_cases[] = {
      .split = OCT_SPLIT_IN},
 };
 
+/* A unit's weights and scales, room for both. */
+typedef struct packed {
+    uint8_t *weights;
+    uint16_t *scales;
+} packed;
+
+static packed packed_new(matrix *m)
+{
+    return (packed){rig_buffer_new(&m->pool, m->l.unit_stride, 64),
+                    rig_buffer_new(&m->pool, m->l.scale_stride, 64)};
+}
+
+static void pack(const matrix *m, int64_t slice, const oct_q8_source *src, packed u)
+{
+    oct_q8_pack(&m->l, slice, src, u.weights, u.scales);
+}
+
+static bool verify(const matrix *m, int64_t slice, packed u)
+{
+    return oct_q8_verify(&m->l, slice, m->src, u.weights, u.scales);
+}
+
 /* Every place of the unit against the source, and every source number seen once. */
-static void unit_matches(const matrix *m, int64_t slice, const uint8_t *unit)
+static void unit_matches(const matrix *m, int64_t slice, packed u)
 {
     const oct_q8_layout *l = &m->l;
     int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0, n_lanes = 0;
@@ -192,13 +220,13 @@ static void unit_matches(const matrix *m, int64_t slice, const uint8_t *unit)
                                ? m->src[part]
                                      .w[(first_group * l->group_in + i) * m->src[part].ld + channel]
                                : 0;
-                assert_int_equal(oct_q8_weight(l, unit, panel, lane, i), want);
+                assert_int_equal(oct_q8_weight(l, u.weights, panel, lane, i), want);
             }
             for (int64_t g = 0; g < l->unit_groups; g++) {
                 int want = used ? source_scale(&m->src[part],
                                                (first_group + g) * m->src[part].ld + channel)
                                 : 0;
-                assert_int_equal(oct_q8_scale(l, unit, panel, lane, g), want);
+                assert_int_equal(oct_q8_scale(l, u.scales, panel, lane, g), want);
             }
         }
     }
@@ -212,6 +240,29 @@ static void unit_matches(const matrix *m, int64_t slice, const uint8_t *unit)
     assert_int_equal(sum_channels, want_sum);
 }
 
+/* One bit of n stored bytes changes: found, whichever byte it is, by verifying both places and
+ * this one alone. */
+static void changes_are_found(const matrix *m, int64_t slice, packed u, bool scales)
+{
+    uint8_t *bytes = scales ? (uint8_t *)u.scales : u.weights;
+    size_t n = scales ? m->l.scale_stride : m->l.unit_stride;
+    size_t used = scales ? m->l.scale_bytes : m->l.unit_bytes;
+    const packed alone = scales ? (packed){.scales = u.scales} : (packed){.weights = u.weights};
+    const packed other = scales ? (packed){.weights = u.weights} : (packed){.scales = u.scales};
+    for (int i = 0; i < 400; i++) {
+        size_t at = i < 200
+                        ? (size_t)rig_int(&rng, 0, (int64_t)n - 1)
+                        : used - 1 - (size_t)rig_int(&rng, 0, used > 200 ? 200 : (int64_t)used - 1);
+        uint8_t was = bytes[at];
+        bytes[at] ^= (uint8_t)(1u << rig_int(&rng, 0, 7));
+        if (verify(m, slice, u) || verify(m, slice, alone))
+            fail_msg("slice %d: byte %zu of the %s changed unnoticed", (int)slice, at,
+                     scales ? "scales" : "weights");
+        assert_true(verify(m, slice, other));
+        bytes[at] = was;
+    }
+}
+
 static void packing(void **state)
 {
     (void)state;
@@ -220,21 +271,18 @@ static void packing(void **state)
         m.l.n_experts = 1;
         matrix_fill(&m);
         for (int64_t slice = 0; slice < m.l.n_slices; slice++) {
-            uint8_t *unit = rig_buffer_new(&m.pool, m.l.unit_stride, 64);
-            oct_q8_pack(&m.l, slice, m.src, unit);
-            unit_matches(&m, slice, unit);
-            if (!oct_q8_verify(&m.l, slice, m.src, unit))
+            packed u = packed_new(&m), half = packed_new(&m);
+            pack(&m, slice, m.src, u);
+            unit_matches(&m, slice, u);
+            if (!verify(&m, slice, u))
                 fail_msg("case %zu slice %d: verify refuses what pack wrote", c, (int)slice);
-            /* Any byte that changes is found, padding included. */
-            for (int i = 0; i < 400; i++) {
-                size_t at = i < 200 ? (size_t)rig_int(&rng, 0, (int64_t)m.l.unit_stride - 1)
-                                    : m.l.unit_bytes - 1 - (size_t)rig_int(&rng, 0, 200);
-                uint8_t was = unit[at];
-                unit[at] ^= (uint8_t)(1u << rig_int(&rng, 0, 7));
-                if (oct_q8_verify(&m.l, slice, m.src, unit))
-                    fail_msg("case %zu slice %d: byte %zu changed unnoticed", c, (int)slice, at);
-                unit[at] = was;
-            }
+            changes_are_found(&m, slice, u, false);
+            changes_are_found(&m, slice, u, true);
+            /* One place at a time: the same bytes. */
+            pack(&m, slice, m.src, (packed){.weights = half.weights});
+            pack(&m, slice, m.src, (packed){.scales = half.scales});
+            assert_memory_equal(half.weights, u.weights, m.l.unit_stride);
+            assert_memory_equal(half.scales, u.scales, m.l.scale_stride);
         }
         assert_true(rig_release(&m.pool));
     }
@@ -246,21 +294,26 @@ static void padding_is_zero(void **state)
     (void)state;
     matrix m = {.l = layout_of(OCT_SPLIT_IN, 1, 54, 2, 70, 0, 0, false)};
     matrix_fill(&m);
-    uint8_t *unit = rig_buffer_new(&m.pool, m.l.unit_stride, 64);
-    oct_q8_pack(&m.l, 0, m.src, unit);
+    packed u = packed_new(&m);
+    uint8_t *unit = u.weights;
+    pack(&m, 0, m.src, u);
     for (int64_t panel = 0; panel < 2; panel++) {
         for (int64_t g = 0; g < 2; g++) {
             size_t last = (size_t)panel * m.l.panel_bytes + (size_t)(g * 7 + 6) * 256;
             for (size_t lane = 0; lane < 64; lane++) {
                 assert_int_equal(unit[last + lane * 4 + 3], 0x80);
                 unit[last + lane * 4 + 3] = 0x81;
-                assert_false(oct_q8_verify(&m.l, 0, m.src, unit));
+                assert_false(verify(&m, 0, u));
                 unit[last + lane * 4 + 3] = 0x80;
             }
         }
     }
     for (size_t i = m.l.unit_bytes; i < m.l.unit_stride; i++)
         assert_int_equal(unit[i], 0);
+    /* Panel 1 has 6 channels: 58 lanes without scales. */
+    for (size_t i = 0; i < m.l.scale_stride / 2; i++)
+        if (i >= m.l.scale_bytes / 2 || (i >= 2 * 64 && i % 64 >= 6))
+            assert_int_equal(u.scales[i], 0);
     assert_true(rig_release(&m.pool));
 }
 
@@ -269,21 +322,22 @@ static void swapped_sources_are_found(void **state)
     (void)state;
     matrix m = {.l = layout_of(OCT_SPLIT_OUT, 2, 24, 2, 64, 64, 0, true)};
     matrix_fill(&m);
-    uint8_t *unit = rig_buffer_new(&m.pool, m.l.unit_stride, 64);
+    packed u = packed_new(&m);
     oct_q8_source swapped[2] = {m.src[1], m.src[0]};
-    oct_q8_pack(&m.l, 0, swapped, unit);
-    assert_false(oct_q8_verify(&m.l, 0, m.src, unit));
+    pack(&m, 0, swapped, u);
+    assert_false(verify(&m, 0, (packed){.weights = u.weights}));
+    assert_false(verify(&m, 0, (packed){.scales = u.scales}));
     /* Scales of the two groups exchanged. */
-    oct_q8_pack(&m.l, 0, m.src, unit);
-    uint8_t *scales = unit + m.l.unit_groups * m.l.group_quads * 256;
-    uint8_t keep[128];
-    memcpy(keep, scales, 128);
-    memcpy(scales, scales + 128, 128);
-    memcpy(scales + 128, keep, 128);
-    assert_false(oct_q8_verify(&m.l, 0, m.src, unit));
+    pack(&m, 0, m.src, u);
+    uint16_t keep[64];
+    memcpy(keep, u.scales, sizeof keep);
+    memcpy(u.scales, u.scales + 64, sizeof keep);
+    memcpy(u.scales + 64, keep, sizeof keep);
+    assert_false(verify(&m, 0, u));
     /* Another slice. */
-    oct_q8_pack(&m.l, 1, m.src, unit);
-    assert_false(oct_q8_verify(&m.l, 0, m.src, unit));
+    pack(&m, 1, m.src, u);
+    assert_false(verify(&m, 0, (packed){.weights = u.weights}));
+    assert_false(verify(&m, 0, (packed){.scales = u.scales}));
     assert_true(rig_release(&m.pool));
 }
 
