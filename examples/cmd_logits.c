@@ -10,6 +10,7 @@
 #include "cli.h"
 #include "commands.h"
 #include "memory.h"
+#include "ranks.h"
 
 enum { IDS_BYTES_MAX = 1 << 30 };
 
@@ -193,7 +194,7 @@ static oct_status evaluate(const logits_state *r, const oct_model *m, const oct_
                           (long long)p->chunk);
     if (status == OCT_OK) {
         memset(want, 1, (size_t)p->chunk);
-        status = oct_session_new(m, p, &s, err);
+        status = oct_ranks_session_new(m, r->session.model, p, &s, err);
     }
     for (int64_t at = 0; status == OCT_OK && at < r->n; at += p->chunk) {
         int64_t part = r->n - at < p->chunk ? r->n - at : p->chunk;

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "memory.h"
 #include "progress.h"
+#include "ranks.h"
 
 enum { TEXT_BYTES_MAX = 1 << 30 };
 
@@ -74,7 +75,7 @@ static oct_status score_all(ppl_state *r, const oct_model *m, const oct_session_
                           (long long)p->chunk);
     if (status == OCT_OK) {
         memset(want, 1, (size_t)p->chunk);
-        status = oct_session_new(m, p, &s, err);
+        status = oct_ranks_session_new(m, r->session.model, p, &s, err);
     }
     oct_progress progress;
     oct_progress_start_tokens(&progress, "scoring", (uint64_t)n);

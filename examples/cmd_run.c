@@ -10,6 +10,7 @@
 #include "interactive.h"
 #include "memory.h"
 #include "progress.h"
+#include "ranks.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128 };
 
@@ -340,7 +341,7 @@ static int generate(run_state *r, const oct_model *m, const oct_session_params *
                  .progress = show_progress,
                  .ctx = r};
     int code;
-    oct_status s = oct_session_new(m, p, &session, &err);
+    oct_status s = oct_ranks_session_new(m, r->session.model, p, &session, &err);
     g.session = session;
     if (s == OCT_OK)
         s = oct_gen_init(&g, &err);

@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "ranks.h"
 
 #include <limits.h>
 #include <linux/magic.h>
@@ -160,6 +161,8 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->n_threads = (int)o->n_threads;
     p->kv = (oct_kv)o->kv;
     p->blas = o->blas;
+    p->shard = (oct_shard_by)o->shard;
+    p->comm = oct_ranks_comm();
     p->cancel = oct_cli_cancel_flag();
 }
 

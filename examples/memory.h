@@ -22,6 +22,7 @@ typedef struct oct_cli_session {
     int64_t n_ctx, n_threads, chunk; /* 0: not given */
     int kv;                          /* oct_kv */
     bool blas, dry_run, force;
+    int shard; /* oct_shard_by */
 } oct_cli_session;
 
 /* Rows for an oct_opt table; s is an oct_cli_session. */
@@ -38,6 +39,9 @@ typedef struct oct_cli_session {
         OCT_ROW_FLAG(0, "blas", &(s).blas,                                              \
                      "f32 products through OpenBLAS: faster prompts, but results\n"     \
                      "are no longer the same bits for every chunk size"),               \
+        OCT_ROW_CHOICE(0, "shard", &(s).shard, "slice|expert",                          \
+                       "under mpirun: what a rank holds, its slices of every matrix\n"  \
+                       "or whole experts [slice]"),                                     \
         OCT_ROW_FLAG(0, "dry-run", &(s).dry_run,                                        \
                      "print the memory that is needed and there, load nothing"),        \
         OCT_ROW_FLAG(0, "force", &(s).force,                                            \

@@ -3,6 +3,7 @@
 
 #include "cli.h"
 #include "commands.h"
+#include "ranks.h"
 
 typedef struct command {
     const char *name;
@@ -15,6 +16,16 @@ static const command commands[] = {
 #include "commands.inc"
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static int run_command(const command *c, int argc, char **argv)
+{
+    int code = oct_ranks_start();
+    if (code >= 0)
+        return code;
+    code = c->run(argc, argv);
+    oct_ranks_end();
+    return code;
+}
 
 static const command *find(const char *name)
 {
@@ -78,5 +89,5 @@ int main(int argc, char **argv)
         char *args[] = {name, option, NULL};
         return c->run(2, args);
     }
-    return c->run(argc - 1, argv + 1);
+    return run_command(c, argc - 1, argv + 1);
 }

@@ -106,6 +106,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                    oct_session **out, oct_error *err);
 OCT_API void oct_session_free(oct_session *s);
+/* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has failed. */
+OCT_API void oct_session_abandon(oct_session *s);
 
 /* A batch appends tokens to sequences: token[i] goes to sequence seq[i] at its next position. Any
  * number of tokens; they are evaluated in chunks. */

@@ -192,9 +192,15 @@ oct_status oct_session_new(const oct_model *m, const oct_session_params *p, oct_
 
 void oct_session_free(oct_session *s)
 {
+    if (s)
+        oct_eval_end(s);
+    oct_session_abandon(s);
+}
+
+void oct_session_abandon(oct_session *s)
+{
     if (!s)
         return;
-    oct_eval_end(s);
     if (s->backend) {
         oct_plan_free(&s->plan, s->backend);
         s->backend->free(s->backend);
@@ -205,6 +211,24 @@ void oct_session_free(oct_session *s)
     free(s->len);
     free(s->row);
     free(s);
+}
+
+/* Bytes of the file that a rank's part lies in. */
+static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
+{
+    const oct_grok_config *c = &m->config;
+    const oct_grok_layouts *l = &m->layouts;
+    if (s->size == 1)
+        return m->info.weight_bytes;
+    uint64_t slices = (uint64_t)(s->end_slice - s->first_slice), d = (uint64_t)c->d_model;
+    uint64_t ffn_slices = oct_shard_has_all_slices(s, c->n_experts) ? (uint64_t)c->n_slices : slices;
+    uint64_t layer = slices * (l->qkv.unit_stride + l->qkv.scale_stride + l->attn_out.unit_stride +
+                               l->attn_out.scale_stride) +
+                     (uint64_t)(s->end_expert - s->first_expert) * ffn_slices *
+                         (l->gate_up.unit_stride + l->gate_up.scale_stride + l->down.unit_stride +
+                          l->down.scale_stride) +
+                     4 * d * (4 + (uint64_t)c->n_experts);
+    return (uint64_t)c->n_layers * layer + slices * (uint64_t)l->embedding.slice_rows_pad * d * 2 + 4 * d;
 }
 
 oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p, oct_session_need *need,
@@ -218,7 +242,7 @@ oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
     if (status == OCT_OK)
         status = prepare(s, m, p, &r, err);
     if (status == OCT_OK)
-        *need = (oct_session_need){.weights = m->info.weight_bytes,
+        *need = (oct_session_need){.weights = shard_weights(m, &r.shard),
                                    .kv = s->kv.bytes,
                                    .buffers = s->plan.bytes + rope_bytes(s),
                                    .n_threads = r.n_threads,

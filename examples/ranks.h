@@ -1,0 +1,24 @@
+/* ranks.h: one run of octet over the ranks of an MPI job. Rank 0 is the program that the user sees;
+ * the others open the model that it names and do what its sessions ask for. */
+#ifndef OCT_RANKS_H
+#define OCT_RANKS_H
+
+#include "cli.h"
+
+/* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is the
+ * MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has served
+ * until the end, or after an error. */
+int oct_ranks_start(void);
+
+struct oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
+
+/* As oct_session_new; in a job, all ranks open path and make their part of the session. What does not
+ * fit together is listed on stderr, rank by rank; then no rank has a session. */
+OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_model *m, const char *path,
+                                                const oct_session_params *p, oct_session **s,
+                                                oct_error *err);
+
+/* Rank 0, at the end: lets the others end too. */
+void oct_ranks_end(void);
+
+#endif

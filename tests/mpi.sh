@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# octet under mpirun: the same logits, perplexity and text for any number of ranks, in both layouts;
+# what cannot be divided is refused by all ranks together.
+set -u
+octet=$OCT_TEST_OCTET
+models=$OCT_TEST_MODELS
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fails=0
+
+say() { printf '%s\n' "$*"; }
+bad() {
+    say "FAILED: $*"
+    fails=$((fails + 1))
+}
+
+if ! command -v mpirun >/dev/null || [ ! -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
+    say "SKIPPED: no mpirun, or built without MPI"
+    exit 77
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Ranks share cores here, so they must give them up while they wait. Open MPI leaks at exit.
+export OMPI_MCA_mpi_yield_when_idle=1 ASAN_OPTIONS=detect_leaks=0
+
+ranks() { # ranks N COMMAND...
+    local n=$1
+    shift
+    timeout 120 mpirun -n "$n" --oversubscribe --bind-to none "$octet" "$@" -t 1
+}
+
+printf '677 263 2224\n272\n263 1252 272 485 832 396 4020 292 263 761 272 339\n' >"$work/ids"
+for model in tiny-grok odd dense; do
+    top=4000
+    [ $model = odd ] && top=500
+    [ $model = dense ] && top=250
+    awk -v top=$top '{ for (i = 1; i <= NF; i++) printf "%d ", $i % top + 3; print "" }' "$work/ids" >"$work/$model.ids"
+    "$octet" logits -m "$models/$model.gguf" --ids "$work/$model.ids" -o "$work/want.npy" 2>"$work/err" ||
+        bad "$model alone: $(cat "$work/err")"
+    for n in 1 2 4 8; do
+        for layout in slice expert; do
+            rm -f "$work/got.npy"
+            ranks $n logits -m "$models/$model.gguf" --ids "$work/$model.ids" -o "$work/got.npy" \
+                --shard $layout --chunk 5 2>"$work/err" || bad "$model, $n ranks: $(tail -n 2 "$work/err")"
+            if cmp -s "$work/want.npy" "$work/got.npy"; then
+                say "$model, $n ranks by $layout: same bytes"
+            else
+                bad "$model, $n ranks by $layout: the logits differ"
+            fi
+        done
+    done
+done
+
+model=$models/tiny-grok.gguf
+head -c 1500 "$OCT_TEST_DATA/golden/tiny-grok/heldout.txt" >"$work/text"
+want=$("$octet" ppl -m "$model" -f "$work/text" --window 64 --json 2>/dev/null)
+got=$(ranks 4 ppl -m "$model" -f "$work/text" --window 64 --json 2>/dev/null)
+[ -n "$want" ] && [ "$want" = "$got" ] || bad "ppl on 4 ranks: '$got', expected '$want'"
+
+want=$("$octet" run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 2>/dev/null)
+got=$(ranks 2 run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 --shard expert 2>/dev/null)
+[ -n "$want" ] && [ "$want" = "$got" ] || bad "text of 2 ranks: '$got', expected '$want'"
+
+# The whole context in one sequence.
+seq 3 1026 | tr '\n' ' ' >"$work/long"
+"$octet" logits -m "$model" --ids "$work/long" -o "$work/want.npy" 2>/dev/null
+ranks 8 logits -m "$model" --ids "$work/long" -o "$work/got.npy" 2>"$work/err"
+cmp -s "$work/want.npy" "$work/got.npy" || bad "1024 positions on 8 ranks: $(tail -n 2 "$work/err")"
+
+for n in 3 5; do
+    ranks $n run -m "$model" -p x -n 2 >/dev/null 2>"$work/err"
+    code=$?
+    [ $code -ge 1 ] && [ $code -le 125 ] || bad "$n ranks: exit code $code"
+    grep -q "number of ranks must divide" "$work/err" || bad "$n ranks: $(head -n 3 "$work/err")"
+done
+ranks 2 run -m "$work/none.gguf" -p x -n 2 >/dev/null 2>"$work/err" && bad "a missing model was accepted"
+grep -q "none.gguf" "$work/err" || bad "missing model: $(head -n 3 "$work/err")"
+
+[ $fails -eq 0 ] && say "all equal"
+exit $((fails > 0))
