@@ -181,7 +181,7 @@ static oct_status npy_end(npy_file *o, const char *path, oct_status s, oct_error
 
 /* ---- work ----------------------------------------------------------------------------------- */
 
-static oct_status evaluate(const logits_state *r, const oct_model *m, const oct_session_params *p,
+static oct_status evaluate(const logits_state *r, oct_model *m, const oct_session_params *p,
                            npy_file *o, oct_error *err)
 {
     size_t n_vocab = (size_t)oct_model_get_info(m)->n_vocab;
@@ -194,7 +194,7 @@ static oct_status evaluate(const logits_state *r, const oct_model *m, const oct_
                           (long long)p->chunk);
     if (status == OCT_OK) {
         memset(want, 1, (size_t)p->chunk);
-        status = oct_ranks_session_new(m, r->session.model, p, &s, err);
+        status = oct_ranks_session_new(&r->session, m, p, &s, err);
     }
     for (int64_t at = 0; status == OCT_OK && at < r->n; at += p->chunk) {
         int64_t part = r->n - at < p->chunk ? r->n - at : p->chunk;
@@ -210,7 +210,7 @@ static oct_status evaluate(const logits_state *r, const oct_model *m, const oct_
     return status;
 }
 
-static int run(logits_state *r, const oct_model *m)
+static int run(logits_state *r, oct_model *m)
 {
     const oct_model_info *info = oct_model_get_info(m);
     oct_error err = {0};

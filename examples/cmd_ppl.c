@@ -62,7 +62,7 @@ static oct_status score(ppl_state *r, oct_session *s, const int32_t *ids, int64_
     return OCT_OK;
 }
 
-static oct_status score_all(ppl_state *r, const oct_model *m, const oct_session_params *p,
+static oct_status score_all(ppl_state *r, oct_model *m, const oct_session_params *p,
                             const int32_t *ids, int64_t n, oct_error *err)
 {
     int64_t n_vocab = oct_model_get_info(m)->n_vocab;
@@ -75,7 +75,7 @@ static oct_status score_all(ppl_state *r, const oct_model *m, const oct_session_
                           (long long)p->chunk);
     if (status == OCT_OK) {
         memset(want, 1, (size_t)p->chunk);
-        status = oct_ranks_session_new(m, r->session.model, p, &s, err);
+        status = oct_ranks_session_new(&r->session, m, p, &s, err);
     }
     oct_progress progress;
     oct_progress_start_tokens(&progress, "scoring", (uint64_t)n);
@@ -115,7 +115,7 @@ static int report(const ppl_state *r)
     return oct_cli_out_end();
 }
 
-static int run(ppl_state *r, const oct_model *m)
+static int run(ppl_state *r, oct_model *m)
 {
     const oct_model_info *info = oct_model_get_info(m);
     oct_error err = {0};

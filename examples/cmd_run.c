@@ -326,7 +326,7 @@ static int one_shot(run_state *r, oct_gen *g)
     return oct_cli_out_end();
 }
 
-static int generate(run_state *r, const oct_model *m, const oct_session_params *p, double t0)
+static int generate(run_state *r, oct_model *m, const oct_session_params *p, double t0)
 {
     oct_error err = {0};
     oct_session *session = NULL;
@@ -341,7 +341,7 @@ static int generate(run_state *r, const oct_model *m, const oct_session_params *
                  .progress = show_progress,
                  .ctx = r};
     int code;
-    oct_status s = oct_ranks_session_new(m, r->session.model, p, &session, &err);
+    oct_status s = oct_ranks_session_new(&r->session, m, p, &session, &err);
     g.session = session;
     if (s == OCT_OK)
         s = oct_gen_init(&g, &err);

@@ -22,8 +22,11 @@ typedef struct oct_cli_session {
     int64_t n_ctx, n_threads, chunk; /* 0: not given */
     int kv;                          /* oct_kv */
     bool blas, dry_run, force;
-    int shard; /* oct_shard_by */
+    int shard;   /* oct_shard_by */
+    int weights; /* OCT_CLI_WEIGHTS_... */
 } oct_cli_session;
+
+enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
 
 /* Rows for an oct_opt table; s is an oct_cli_session. */
 #define OCT_CLI_MODEL_ROW(s) \
@@ -39,6 +42,10 @@ typedef struct oct_cli_session {
         OCT_ROW_FLAG(0, "blas", &(s).blas,                                              \
                      "f32 products through OpenBLAS: faster prompts, but results\n"     \
                      "are no longer the same bits for every chunk size"),               \
+        OCT_ROW_CHOICE(0, "weights", &(s).weights, "auto|mapped|owned",                 \
+                       "mapped: used from the file's pages, nothing is loaded;\n"       \
+                       "owned: a copy in huge pages, every slice on its NUMA node\n"    \
+                       "[mapped on one node, owned on several]"),                       \
         OCT_ROW_CHOICE(0, "shard", &(s).shard, "slice|expert",                          \
                        "under mpirun: what a rank holds, its slices of every matrix\n"  \
                        "or whole experts [slice]"),                                     \

@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "kernels.h"
 #include "memory.h"
+#include "progress.h"
 
 enum { ORDER_OPEN = 1, ORDER_END };
 
@@ -109,7 +110,7 @@ static int count_problems(const rank_report *r, int n, bool print)
 
 /* The ranks' reports; then the session, if all can have one. The row of kernels is the best that all
  * have. */
-static oct_status make_together(const oct_model *m, const oct_session_params *params,
+static oct_status make_together(oct_model *m, const oct_session_params *params,
                                 const oct_error *opened, oct_session **s, oct_error *err)
 {
     *s = NULL;
@@ -128,7 +129,9 @@ static oct_status make_together(const oct_model *m, const oct_session_params *pa
             isa = all[i].isa < isa ? all[i].isa : isa;
         p.isa = oct_kernel_rows[isa].name;
         oct_error own = {0};
-        int32_t ok = oct_session_new(m, &p, s, &own) == OCT_OK, *oks = (int32_t *)(void *)all;
+        int32_t ok = oct_session_new(m, &p, s, &own) == OCT_OK &&
+                     oct_model_keep_part(m, job->rank, job->size, p.shard, &own) == OCT_OK;
+        int32_t *oks = (int32_t *)(void *)all;
         status = job->gather(job, &ok, sizeof ok, oks, err);
         for (int i = 0; i < job->size && status == OCT_OK; i++)
             if (!oks[i])
@@ -149,14 +152,46 @@ oct_comm *oct_ranks_comm(void)
     return job;
 }
 
-oct_status oct_ranks_session_new(const oct_model *m, const char *path, const oct_session_params *p,
+static void show_loading(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)total;
+    oct_progress_update(ctx, done);
+}
+
+/* --weights: mapped by default on one NUMA node; on several a copy with every slice on its node. */
+static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oct_session_params *p,
+                                oct_error *err)
+{
+    oct_session_need need;
+    OCT_TRY(oct_session_estimate(m, p, &need, err));
+    if (o->weights == OCT_CLI_WEIGHTS_MAPPED || (o->weights == OCT_CLI_WEIGHTS_AUTO && need.n_domains < 2))
+        return OCT_OK;
+    oct_progress progress;
+    oct_own_report r;
+    const oct_own_params own = {.n_threads = need.n_threads, .topology = p->topology,
+                                .progress = show_loading, .progress_ctx = &progress, .cancel = p->cancel};
+    oct_progress_start(&progress, "loading", need.weights);
+    oct_status s = oct_model_own(m, &own, &r, err);
+    oct_progress_end(&progress, s == OCT_OK);
+    if (s == OCT_OK && r.bind_errno)
+        oct_cli_warning("the system refused to bind memory to NUMA nodes (%s); pages lie where they fall",
+                        strerror(r.bind_errno));
+    if (s == OCT_OK && r.pages_sampled)
+        fprintf(stderr, "weights on %d nodes, %lld of %lld sampled pages on the right one\n", r.n_domains,
+                (long long)r.pages_local, (long long)r.pages_sampled);
+    return s;
+}
+
+oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m, const oct_session_params *p,
                                  oct_session **s, oct_error *err)
 {
-    if (!job)
+    if (!job) {
+        OCT_TRY(place_weights(options, m, p, err));
         return oct_session_new(m, p, s, err);
+    }
     open_order o = {.what = ORDER_OPEN, .params = *p};
-    if (!realpath(path, o.path))
-        return oct_fail(err, OCT_ERR_IO, "%s: cannot be found again", path);
+    if (!realpath(options->model, o.path))
+        return oct_fail(err, OCT_ERR_IO, "%s: cannot be found again", options->model);
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};
     return make_together(m, p, &opened, s, err);

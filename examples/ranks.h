@@ -3,7 +3,7 @@
 #ifndef OCT_RANKS_H
 #define OCT_RANKS_H
 
-#include "cli.h"
+#include "memory.h"
 
 /* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is the
  * MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has served
@@ -12,9 +12,10 @@ int oct_ranks_start(void);
 
 struct oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
 
-/* As oct_session_new; in a job, all ranks open path and make their part of the session. What does not
- * fit together is listed on stderr, rank by rank; then no rank has a session. */
-OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_model *m, const char *path,
+/* Puts the weights where --weights says and makes a session; in a job, all ranks open the model and
+ * make their part. What does not fit together is listed on stderr, rank by rank; then no rank has a
+ * session. */
+OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
                                                 const oct_session_params *p, oct_session **s,
                                                 oct_error *err);
 

@@ -1,6 +1,7 @@
 /* model.c: opening a model file: every tensor is found, checked and given its place. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "model_impl.h"
 
@@ -202,6 +203,8 @@ void oct_model_close(oct_model *m)
         return;
     oct_spm_free(m->tokenizer);
     free(m->layers);
+    if (m->owned)
+        munmap(m->owned, m->owned_bytes);
     oct_gguf_close(m->file);
     free(m);
 }

@@ -24,6 +24,8 @@ struct oct_model {
     oct_grok_layer *layers;
     oct_tensor norm_final;
     oct_table embedding;
+    void *owned; /* a copy of the file's weights that the tensors point into; NULL: the mapping */
+    size_t owned_bytes;
 };
 
 /* What a session is made of, for measuring: threads placed as its own, single nodes of its plan. */

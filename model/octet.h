@@ -44,6 +44,34 @@ OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **o
 OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
 OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
 
+/* Copies the weights into memory of the process, before any session is made: huge pages, every slice on
+ * the NUMA node whose threads read it (bound before it is first touched). One pass over the file. */
+typedef struct oct_own_params {
+    int n_threads;        /* as in oct_session_params; sessions should use the same */
+    const char *topology; /* as there */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total); /* on the calling thread; may be NULL */
+    void *progress_ctx;
+    const volatile int *cancel; /* may be NULL */
+} oct_own_params;
+typedef struct oct_own_report {
+    uint64_t bytes;
+    int n_domains;                      /* nodes that have slices of their own */
+    int64_t pages_sampled, pages_local; /* of a sample: where they should be; 0 on one node */
+    int bind_errno;                     /* 0, or why the system refused to bind memory: a warning */
+} oct_own_report;
+OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *report,
+                                 oct_error *err);
+
+/* How ranks divide a model. */
+typedef enum oct_shard_by {
+    OCT_SHARD_BY_SLICE, /* every rank has its slices of every matrix */
+    OCT_SHARD_BY_EXPERT /* every rank has whole experts; attention and vocabulary by slices */
+} oct_shard_by;
+
+/* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
+OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by,
+                                       oct_error *err);
+
 /* ---- tokenizer ------------------------------------------------------------------------------ */
 
 /* Text to ids as SentencePiece gives them (no BOS is added). n bytes of UTF-8; invalid bytes are an
@@ -64,11 +92,6 @@ OCT_API const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n);
 typedef struct oct_session oct_session;
 
 typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
-
-typedef enum oct_shard_by {
-    OCT_SHARD_BY_SLICE, /* every rank has its slices of every matrix */
-    OCT_SHARD_BY_EXPERT /* every rank has whole experts; attention and vocabulary by slices */
-} oct_shard_by;
 
 typedef struct oct_session_params {
     int64_t n_ctx;     /* positions per sequence; 0: the model's */

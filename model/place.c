@@ -1,0 +1,298 @@
+/* place.c: where the weights lie. At first they are pages of the mapped file, which the kernel brings
+ * in when they are first read, on the node of whoever reads them. Two things can be done about that:
+ *
+ *   own    a private copy in anonymous memory, laid out as the file, every slice bound to the NUMA node
+ *          whose threads read it, in huge pages where the system gives them
+ *   keep   a rank unmaps what other ranks compute
+ *
+ * Both work on units (see q8.h) and slices of the embedding, which are whole pages. */
+#include <errno.h>
+#include <linux/mempolicy.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "model_impl.h"
+#include "plan.h"
+#include "threads.h"
+#include "topology.h"
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, COPY_BYTES = 8 << 20, SAMPLES = 512 };
+
+/* A run of pages of the file that belongs to one slice. */
+typedef struct span {
+    uint64_t at, bytes; /* in the file */
+    int64_t expert, slice;
+    bool of_experts; /* one of several experts' */
+} span;
+
+typedef struct span_list {
+    span *v;
+    int64_t n;
+} span_list;
+
+static uint64_t file_offset(const oct_model *m, const void *p)
+{
+    return (uint64_t)((const unsigned char *)p - (const unsigned char *)oct_gguf_bytes(m->file));
+}
+
+static void add_matrix(const oct_model *m, const oct_tensor *w, span_list *out)
+{
+    const oct_q8_layout *l = w->q8;
+    for (int64_t e = 0; e < l->n_experts; e++)
+        for (int64_t s = 0; s < l->n_slices; s++) {
+            bool many = l->n_experts > 1;
+            if (out->v) {
+                out->v[out->n] = (span){file_offset(m, w->data) + oct_q8_unit_offset(l, e, s),
+                                        l->unit_stride, e, s, many};
+                out->v[out->n + 1] = (span){file_offset(m, w->scales) + oct_q8_scale_offset(l, e, s),
+                                            l->scale_stride, e, s, many};
+            }
+            out->n += 2;
+        }
+}
+
+/* All spans; counts only where out->v is NULL. The tensors must still point into the file. */
+static void list_spans(const oct_model *m, span_list *out)
+{
+    out->n = 0;
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        const oct_grok_layer *w = &m->layers[i];
+        add_matrix(m, &w->qkv, out);
+        add_matrix(m, &w->attn_out, out);
+        add_matrix(m, &w->gate_up, out);
+        add_matrix(m, &w->down, out);
+    }
+    uint64_t bytes = (uint64_t)(m->embedding.slice_rows_pad * m->embedding.cols) * sizeof(uint16_t);
+    for (int64_t s = 0; s < m->config.n_slices; s++, out->n++)
+        if (out->v)
+            out->v[out->n] = (span){file_offset(m, m->embedding.data) + (uint64_t)s * bytes, bytes, 0, s, false};
+}
+
+static oct_status make_spans(const oct_model *m, span_list *out, oct_error *err)
+{
+    *out = (span_list){0};
+    list_spans(m, out);
+    out->v = calloc((size_t)out->n, sizeof *out->v);
+    if (!out->v)
+        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory for %lld pieces", (long long)out->n);
+    list_spans(m, out);
+    return OCT_OK;
+}
+
+/* ---- keep ------------------------------------------------------------------------------------- */
+
+oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by, oct_error *err)
+{
+    oct_shard shard;
+    span_list spans;
+    oct_shard_layout layout = by == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
+    const char *wrong =
+        oct_shard_make(layout, rank, size, m->config.n_slices, m->config.n_experts, &shard);
+    if (wrong)
+        return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
+    if (m->owned)
+        return oct_fail(err, OCT_ERR_ARG, "part %d of %d: the weights are not mapped", rank, size);
+    OCT_TRY(make_spans(m, &spans, err));
+    for (int64_t i = 0; i < spans.n; i++) {
+        const span *s = &spans.v[i];
+        bool mine = s->of_experts && layout == OCT_SHARD_EXPERT
+                        ? s->expert >= shard.first_expert && s->expert < shard.end_expert
+                        : s->slice >= shard.first_slice && s->slice < shard.end_slice;
+        /* Something unusable instead of nothing: the range stays the model's until it is closed. A
+         * refusal leaves pages mapped that nobody touches. */
+        if (!mine)
+            (void)!mmap((void *)((uintptr_t)oct_gguf_bytes(m->file) + s->at), s->bytes, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
+    free(spans.v);
+    return OCT_OK;
+}
+
+/* ---- own -------------------------------------------------------------------------------------- */
+
+typedef struct copy_job {
+    oct_model *m;
+    const oct_own_params *p;
+    const oct_topology *topology;
+    oct_team *team;
+    span_list spans;
+    unsigned char *to; /* the new memory, laid out as the file */
+    int n_domains;
+    oct_own_report *report;
+    _Atomic int64_t next[64]; /* of each domain: the next span to look at */
+    _Atomic uint64_t copied;
+    _Atomic int refused;      /* errno of a refused binding */
+} copy_job;
+
+static int domain_of(const copy_job *j, const span *s)
+{
+    return (int)(s->slice * j->n_domains / j->m->config.n_slices);
+}
+
+/* Before the first touch; a refusal (as in some containers) costs speed only. */
+static void bind_span(copy_job *j, const span *s)
+{
+    int node = j->topology->os_node[domain_of(j, s) * j->topology->n_nodes / j->n_domains];
+    unsigned long mask[16] = {0};
+    if (j->topology->n_nodes < 2 || !j->topology->real || node < 0 || node >= (int)sizeof mask * 8)
+        return;
+    mask[(size_t)node / (8 * sizeof *mask)] |= 1ul << ((size_t)node % (8 * sizeof *mask));
+    if (syscall(SYS_mbind, j->to + s->at, s->bytes, MPOL_BIND, mask, sizeof mask * 8, 0) != 0)
+        j->refused = errno;
+}
+
+static void copy_range(copy_job *j, uint64_t at, uint64_t bytes)
+{
+    const unsigned char *from = oct_gguf_bytes(j->m->file);
+    for (uint64_t done = 0; done < bytes && !(j->p->cancel && *j->p->cancel);) {
+        uint64_t n = bytes - done < COPY_BYTES ? bytes - done : COPY_BYTES;
+        memcpy(j->to + at + done, from + at + done, n);
+        /* Whole pages of the file are not needed again. */
+        uintptr_t lo = ((uintptr_t)from + at + done + PAGE - 1) / PAGE * PAGE;
+        uintptr_t hi = ((uintptr_t)from + at + done + n) / PAGE * PAGE;
+        if (hi > lo)
+            (void)madvise((void *)lo, hi - lo, MADV_DONTNEED);
+        done += n;
+        j->copied += n;
+    }
+}
+
+static void copy_thread(void *ctx, int thread, int n_threads)
+{
+    copy_job *j = ctx;
+    int domain = 0;
+    while (thread >= (int)((int64_t)n_threads * (domain + 1) / j->n_domains))
+        domain++;
+    for (int64_t i; (i = j->next[domain]++) < j->spans.n;) {
+        const span *s = &j->spans.v[i];
+        if (domain_of(j, s) != domain)
+            continue;
+        bind_span(j, s);
+        copy_range(j, s->at, s->bytes);
+        if (thread == 0 && j->p->progress)
+            j->p->progress(j->p->progress_ctx, j->copied, j->report->bytes);
+    }
+}
+
+/* What lies between the spans: norms, routers. */
+static void copy_rest(copy_job *j)
+{
+    for (int64_t i = 0; i < oct_gguf_n_tensors(j->m->file); i++) {
+        const oct_gguf_tensor *t = oct_gguf_tensor_at(j->m->file, i);
+        if (t->dtype == OCT_GGUF_T_F32)
+            copy_range(j, t->offset, t->bytes);
+    }
+}
+
+/* Pages of a sample that lie on the node they should; needs a real machine of several nodes. */
+static void count_local(copy_job *j)
+{
+    void *page[SAMPLES];
+    int status[SAMPLES], want[SAMPLES];
+    unsigned long n = 0;
+    for (int64_t i = 0; i < j->spans.n && n < SAMPLES; i += j->spans.n / SAMPLES + 1, n++) {
+        page[n] = j->to + j->spans.v[i].at;
+        want[n] = j->topology->os_node[domain_of(j, &j->spans.v[i]) * j->topology->n_nodes / j->n_domains];
+    }
+    if (j->topology->n_nodes < 2 || !j->topology->real ||
+        syscall(SYS_move_pages, 0, n, page, NULL, status, 0) != 0)
+        return;
+    for (unsigned long i = 0; i < n; i++) {
+        j->report->pages_sampled++;
+        j->report->pages_local += status[i] == want[i];
+    }
+}
+
+static void *moved(const copy_job *j, const void *p)
+{
+    return p ? j->to + file_offset(j->m, p) : NULL;
+}
+
+static void move_matrix(const copy_job *j, oct_tensor *w)
+{
+    w->data = moved(j, w->data);
+    w->scales = moved(j, w->scales);
+}
+
+static void switch_over(copy_job *j)
+{
+    oct_model *m = j->m;
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        oct_grok_layer *w = &m->layers[i];
+        oct_tensor *all[] = {&w->qkv,           &w->attn_out,      &w->gate_up,      &w->down,
+                             &w->router,        &w->norm_attn_in,  &w->norm_attn_out, &w->norm_ffn_in,
+                             &w->norm_ffn_out};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            move_matrix(j, all[k]);
+    }
+    move_matrix(j, &m->norm_final);
+    m->embedding.data = moved(j, m->embedding.data);
+}
+
+static oct_status copy_all(copy_job *j, oct_error *err)
+{
+    uint64_t bytes = oct_gguf_file_bytes(j->m->file);
+    OCT_TRY(make_spans(j->m, &j->spans, err));
+    for (int64_t i = 0; i < j->spans.n; i++)
+        j->report->bytes += j->spans.v[i].bytes;
+    /* Room to begin where a huge page begins, as the units of the file do. */
+    uint64_t room = bytes + HUGE_PAGE;
+    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return oct_fail(err, OCT_ERR_MEMORY, "model: cannot map %llu bytes: %s", (unsigned long long)bytes,
+                        strerror(errno));
+    j->to = (unsigned char *)(((uintptr_t)p + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    (void)madvise(p, room, MADV_HUGEPAGE);
+    oct_team_run(j->team, copy_thread, j);
+    copy_rest(j);
+    if (j->p->cancel && *j->p->cancel) {
+        munmap(p, room);
+        return oct_fail(err, OCT_ERR_CANCELLED, "loading cancelled");
+    }
+    count_local(j);
+    switch_over(j);
+    j->m->owned = p;
+    j->m->owned_bytes = room;
+    j->report->bind_errno = j->refused;
+    return OCT_OK;
+}
+
+oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *report, oct_error *err)
+{
+    oct_topology t;
+    *report = (oct_own_report){0};
+    if (m->owned)
+        return OCT_OK;
+    copy_job *j = calloc(1, sizeof *j);
+    oct_status s = oct_topology_load(p->topology, &t, err);
+    if (s == OCT_OK && !j)
+        s = oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
+    if (s == OCT_OK) {
+        int n = p->n_threads > 0 ? p->n_threads : t.n_threads, *core = calloc((size_t)n, sizeof *core);
+        j->m = m;
+        j->p = p;
+        j->topology = &t;
+        j->report = report;
+        j->n_domains = oct_cpu_domains(&t, n, m->config.n_slices);
+        report->n_domains = j->n_domains;
+        if (core && t.real && n <= t.n_cores) {
+            oct_topology_spread(&t, n, core);
+            for (int i = 0; i < n; i++)
+                core[i] = t.cpu[core[i]];
+        }
+        s = oct_team_new(n, core && t.real && n <= t.n_cores ? core : NULL, &j->team, err);
+        free(core);
+    }
+    if (s == OCT_OK)
+        s = copy_all(j, err);
+    if (j) {
+        oct_team_free(j->team);
+        free(j->spans.v);
+    }
+    free(j);
+    oct_topology_free(&t);
+    return s;
+}
