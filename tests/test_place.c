@@ -1,0 +1,137 @@
+/* test_place.c: moving the weights changes nothing but where they lie. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "octet.h"
+
+static const int32_t tokens[9] = {677, 263, 2224, 272, 263, 1252, 9, 3000, 4095};
+
+static oct_model *open_tiny(void)
+{
+    oct_error err = {0};
+    oct_model *m;
+    if (oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static float *logits_of(const oct_model *m, const char *topology)
+{
+    oct_error err = {0};
+    oct_session *s;
+    const oct_session_params p = {.n_threads = 4, .topology = topology};
+    float *out = malloc((size_t)oct_model_get_info(m)->n_vocab * sizeof *out);
+    assert_int_equal(oct_session_new(m, &p, &s, &err), OCT_OK);
+    const oct_batch b = {9, tokens, NULL, NULL};
+    assert_int_equal(oct_eval(s, &b, out, &err), OCT_OK);
+    oct_session_free(s);
+    return out;
+}
+
+/* Bytes of the model file that are mapped and may be read. */
+static uint64_t mapped_bytes(void)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[1024], mode[8];
+    uint64_t total = 0, lo, hi;
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (strstr(line, "tiny-grok.gguf") && sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &lo, &hi, mode) == 3 &&
+            mode[0] == 'r')
+            total += hi - lo;
+    fclose(f);
+    return total;
+}
+
+static uint64_t last_done;
+
+static void count(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)ctx;
+    assert_true(done <= total && done >= last_done);
+    last_done = done;
+}
+
+static void test_own(void **state)
+{
+    (void)state;
+    static const char *const topologies[] = {NULL, "numa:2 core:2 pu:1", "numa:4 core:1 pu:1"};
+    oct_model *m = open_tiny();
+    float *want = logits_of(m, NULL);
+    size_t bytes = (size_t)oct_model_get_info(m)->n_vocab * sizeof *want;
+    oct_model_close(m);
+    for (size_t i = 0; i < 3; i++) {
+        oct_error err = {0};
+        oct_own_report r;
+        const oct_own_params p = {.n_threads = 4, .topology = topologies[i], .progress = count};
+        m = open_tiny();
+        last_done = 0;
+        assert_int_equal(oct_model_own(m, &p, &r, &err), OCT_OK);
+        if (i > 0)
+            assert_int_equal(r.n_domains, i == 1 ? 2 : 4);
+        assert_true(r.bytes > 10000000 && last_done > 0);
+        float *got = logits_of(m, topologies[i]);
+        assert_memory_equal(want, got, bytes);
+        free(got);
+        assert_int_equal(oct_model_own(m, &p, &r, &err), OCT_OK); /* again: nothing to do */
+        oct_model_close(m);
+    }
+    free(want);
+}
+
+static void test_own_cancelled(void **state)
+{
+    (void)state;
+    const volatile int cancel = 1;
+    oct_error err = {0};
+    oct_own_report r;
+    oct_model *m = open_tiny();
+    const oct_own_params p = {.n_threads = 2, .cancel = &cancel};
+    assert_int_equal(oct_model_own(m, &p, &r, &err), OCT_ERR_CANCELLED);
+    float *logits = logits_of(m, NULL); /* still usable, from the mapping */
+    free(logits);
+    oct_model_close(m);
+}
+
+static void test_keep_part(void **state)
+{
+    (void)state;
+    for (int by = OCT_SHARD_BY_SLICE; by <= OCT_SHARD_BY_EXPERT; by++)
+        for (int size = 2; size <= 8; size *= 2) {
+            uint64_t sum = 0, whole = 0;
+            for (int rank = 0; rank < size; rank++) {
+                oct_error err = {0};
+                oct_model *m = open_tiny();
+                whole = mapped_bytes();
+                assert_int_equal(oct_model_keep_part(m, rank, size, (oct_shard_by)by, &err), OCT_OK);
+                uint64_t part = mapped_bytes();
+                assert_true(part < whole * 3 / 4);
+                sum += part;
+                oct_model_close(m);
+            }
+            /* every unit once; what is not a unit (header, norms, routers, tokenizer) on every rank */
+            assert_true(sum >= whole && sum - whole <= (uint64_t)(size - 1) * whole / 20);
+        }
+    oct_error err = {0};
+    oct_model *m = open_tiny();
+    assert_int_equal(oct_model_keep_part(m, 0, 3, OCT_SHARD_BY_SLICE, &err), OCT_ERR_ARG);
+    oct_model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own),
+        cmocka_unit_test(test_own_cancelled),
+        cmocka_unit_test(test_keep_part),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
