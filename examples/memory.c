@@ -217,7 +217,8 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     char a[24], b[24], c[24], d[24];
     if (oct_session_estimate(m, p, &need, &err) != OCT_OK)
         return oct_cli_fail(&err);
-    if (in_memory(o->model))
+    char path[PATH_MAX];
+    if (in_memory(oct_ranks_path(o->model, path)))
         need.weights = 0;
     oct_memory have;
     oct_memory_have("", &have);
@@ -253,7 +254,8 @@ int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, 
                       command);
         return OCT_EXIT_USAGE;
     }
-    if (oct_model_open(o->model, m, &err) != OCT_OK)
+    char path[PATH_MAX];
+    if (oct_model_open(oct_ranks_path(o->model, path), m, &err) != OCT_OK)
         return oct_cli_fail(&err);
     if (tokenizer && !oct_model_get_info(*m)->has_tokenizer) {
         oct_cli_error("%s: has no tokenizer, so text cannot be read or written (convert with "

@@ -1,6 +1,7 @@
 #include "ranks.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -152,6 +153,26 @@ oct_comm *oct_ranks_comm(void)
     return job;
 }
 
+const char *oct_ranks_path(const char *pattern, char room[PATH_MAX])
+{
+    const char *at = job ? strstr(pattern, "%r") : NULL;
+    if (!at)
+        return pattern;
+    int n = snprintf(room, PATH_MAX, "%.*s%d%s", (int)(at - pattern), pattern, job->rank, at + 2);
+    return n < PATH_MAX ? room : pattern;
+}
+
+/* The absolute name of what rank 0 opened, for ranks that may have been started elsewhere. Links are not
+ * followed: on another host the same name may lead to another part. */
+static oct_status absolute(const char *pattern, char path[PATH_MAX], oct_error *err)
+{
+    char folder[PATH_MAX] = "";
+    if (pattern[0] != '/' && !getcwd(folder, sizeof folder))
+        return oct_fail(err, OCT_ERR_IO, "the working folder: %s", strerror(errno));
+    int n = snprintf(path, PATH_MAX, "%s%s%s", folder, folder[0] ? "/" : "", pattern);
+    return n < PATH_MAX ? OCT_OK : oct_fail(err, OCT_ERR_ARG, "%s: name too long", pattern);
+}
+
 static void show_loading(void *ctx, uint64_t done, uint64_t total)
 {
     (void)total;
@@ -190,8 +211,7 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m, c
         return oct_session_new(m, p, s, err);
     }
     open_order o = {.what = ORDER_OPEN, .params = *p};
-    if (!realpath(options->model, o.path))
-        return oct_fail(err, OCT_ERR_IO, "%s: cannot be found again", options->model);
+    OCT_TRY(absolute(options->model, o.path, err));
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};
     return make_together(m, p, &opened, s, err);
@@ -206,7 +226,8 @@ static oct_status serve_once(const open_order *o, oct_error *err)
     oct_error opened = {0};
     p.cancel = NULL;
     p.isa = p.topology = NULL;
-    (void)!oct_model_open(o->path, &m, &opened);
+    char path[PATH_MAX];
+    (void)!oct_model_open(oct_ranks_path(o->path, path), &m, &opened);
     oct_status status = make_together(m, &p, &opened, &s, err);
     if (status == OCT_OK) {
         status = oct_session_serve(s, err);

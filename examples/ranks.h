@@ -3,6 +3,8 @@
 #ifndef OCT_RANKS_H
 #define OCT_RANKS_H
 
+#include <limits.h>
+
 #include "memory.h"
 
 /* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is the
@@ -11,6 +13,9 @@
 int oct_ranks_start(void);
 
 struct oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
+
+/* The name of this rank's file: in a job, the first "%r" becomes the rank. Returns pattern or room. */
+const char *oct_ranks_path(const char *pattern, char room[PATH_MAX]);
 
 /* Puts the weights where --weights says and makes a session; in a job, all ranks open the model and
  * make their part. What does not fit together is listed on stderr, rank by rank; then no rank has a
