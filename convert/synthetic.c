@@ -75,7 +75,8 @@ static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t pa
     }
 }
 
-/* The scales of a panel, about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the integers. */
+/* The scales of a panel, about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the
+ * integers. */
 static void fill_scales(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel,
                         unsigned char *out)
 {

@@ -211,8 +211,11 @@ oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l, 
 /* ---- manifest ------------------------------------------------------------------------------- */
 
 /* Names, and of packed units the layout's place in oct_grok_layouts. */
-#define PACKED(name, member) name ".weight", true, false, offsetof(oct_grok_layouts, member)
-#define SCALES(name, member) name ".scales", true, true, offsetof(oct_grok_layouts, member)
+#define PACKED(stem, member) \
+    .name = stem ".weight", .packed = true, .layout = offsetof(oct_grok_layouts, member)
+#define SCALES(stem, member)                                \
+    .name = stem ".scales", .packed = true, .scales = true, \
+    .layout = offsetof(oct_grok_layouts, member)
 static const struct {
     const char *name;
     bool packed, scales;
@@ -226,13 +229,13 @@ static const struct {
     [OCT_GROK_QKV_SCALES] = {SCALES("attn_qkv", qkv)},
     [OCT_GROK_ATTN_OUT] = {PACKED("attn_output", attn_out)},
     [OCT_GROK_ATTN_OUT_SCALES] = {SCALES("attn_output", attn_out)},
-    [OCT_GROK_EMBEDDING] = {"token_embd.weight"},
-    [OCT_GROK_ROUTER] = {"ffn_gate_inp.weight"},
-    [OCT_GROK_NORM_ATTN_IN] = {"attn_norm.weight"},
-    [OCT_GROK_NORM_ATTN_OUT] = {"attn_output_norm.weight"},
-    [OCT_GROK_NORM_FFN_IN] = {"ffn_norm.weight"},
-    [OCT_GROK_NORM_FFN_OUT] = {"layer_output_norm.weight"},
-    [OCT_GROK_NORM_FINAL] = {"output_norm.weight"},
+    [OCT_GROK_EMBEDDING] = {.name = "token_embd.weight"},
+    [OCT_GROK_ROUTER] = {.name = "ffn_gate_inp.weight"},
+    [OCT_GROK_NORM_ATTN_IN] = {.name = "attn_norm.weight"},
+    [OCT_GROK_NORM_ATTN_OUT] = {.name = "attn_output_norm.weight"},
+    [OCT_GROK_NORM_FFN_IN] = {.name = "ffn_norm.weight"},
+    [OCT_GROK_NORM_FFN_OUT] = {.name = "layer_output_norm.weight"},
+    [OCT_GROK_NORM_FINAL] = {.name = "output_norm.weight"},
 };
 #undef PACKED
 #undef SCALES

@@ -86,8 +86,8 @@ typedef struct oct_q8_layout {
  * Sizes that do not fit size_t are refused. Safe for untrusted numbers. */
 const char *oct_q8_layout_init(oct_q8_layout *l);
 
-/* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice); and of
- * its scales, in their own place: scale_stride * (expert * n_slices + slice). */
+/* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice); and
+ * of its scales, in their own place: scale_stride * (expert * n_slices + slice). */
 size_t oct_q8_unit_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
 size_t oct_q8_scale_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
 
