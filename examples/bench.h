@@ -58,8 +58,7 @@ void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
 /* Bytes per second over the next stretch of expert weights. */
 double oct_bench_read(oct_bench_rig *r);
 
-/* All probes of a thread count, repeated: {threads, read_gb_per_second, int8 ..., barrier_us,
- * ...}. */
+/* All probes of a thread count, repeated. */
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats);
 
 /* CPU, cores, pages, governor, compiler, version, model. */
@@ -86,8 +85,16 @@ OCT_MUST_CHECK oct_status oct_bench_prefill(oct_bench_rig *r, int64_t n, int64_t
                                             oct_error *err);
 OCT_MUST_CHECK oct_status oct_bench_decode(oct_bench_rig *r, int64_t batch, int64_t depth,
                                            oct_error *err);
+/* As many experts of the first layer as a token uses, each with n_rows rows. */
 OCT_MUST_CHECK oct_status oct_bench_expert(oct_bench_rig *r, int64_t n_rows, oct_error *err);
-OCT_MUST_CHECK oct_status oct_bench_attention(oct_bench_rig *r, oct_error *err);
+/* Attention of `batch` sequences at a time over full contexts, 1 GiB of keys and values at least. */
+OCT_MUST_CHECK oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, oct_error *err);
+
+/* What was run, as the first keys of a result. */
+json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, int64_t depth,
+                      int64_t batch, int64_t chunk);
+/* Integer instructions per weight and token, compared with one per weight. */
+double oct_bench_passes(const oct_bench_rig *r);
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 

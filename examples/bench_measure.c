@@ -93,6 +93,21 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+double oct_bench_passes(const oct_bench_rig *r)
+{
+    return r->b->act == 0 ? r->integer->passes16 : 1;
+}
+
+json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, int64_t depth,
+                      int64_t batch, int64_t chunk)
+{
+    static const char *const kv[] = {"f16", "bf16", "f32"}, *const act[] = {"i16", "i8"};
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "test", test, "threads",
+                     r->n_threads, "tokens", (json_int_t)tokens, "depth", (json_int_t)depth,
+                     "batch", (json_int_t)batch, "chunk", (json_int_t)chunk, "kv", kv[r->b->kv],
+                     "act", act[r->b->act], "kernels", r->b->kernels->name);
+}
+
 /* ---- probe, run, probe ----------------------------------------------------------------------- */
 
 typedef struct samples {

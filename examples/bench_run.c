@@ -128,11 +128,6 @@ static double kv_bytes(const oct_bench *b, double positions)
     return (double)(2 * c->n_layers * c->n_kv_heads * c->head_dim) * elem[b->kv] * positions;
 }
 
-static double passes(const oct_bench_rig *r)
-{
-    return r->b->act == 0 ? r->integer->passes16 : 1;
-}
-
 /* ---- prompts --------------------------------------------------------------------------------- */
 
 static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
@@ -152,24 +147,13 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     /* Keys and values once a layer, however often the kernels come back to them. */
     run->bytes = (double)(after.bytes_read - after.kv_read - before.bytes_read + before.kv_read) +
                  kv_bytes(b, (double)(s->depth + s->n));
-    run->ops = needed_ops(b, n, 1) * passes(s->rig);
+    run->ops = needed_ops(b, n, 1) * oct_bench_passes(s->rig);
     return OCT_OK;
-}
-
-static json_t *new_row(const run_state *s, const char *test)
-{
-    static const char *const kv[] = {"f16", "bf16", "f32"}, *const act[] = {"i16", "i8"};
-    const oct_bench *b = s->rig->b;
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "test", test, "threads",
-                     s->rig->n_threads, "tokens", (json_int_t)s->n_timed, "depth",
-                     (json_int_t)s->depth, "batch", (json_int_t)s->batch, "chunk",
-                     (json_int_t)b->chunk, "kv", kv[b->kv], "act", act[b->act], "kernels",
-                     b->kernels->name);
 }
 
 static oct_status measure(run_state *s, const char *test, oct_bench_fn *fn, oct_error *err)
 {
-    json_t *row = new_row(s, test);
+    json_t *row = oct_bench_row(s->rig, test, s->n_timed, s->depth, s->batch, s->rig->b->chunk);
     oct_status status = start(s, err);
     if (status == OCT_OK)
         status = oct_bench_measure(s->rig, s->rig->integer, fn, s, row, err);
@@ -210,7 +194,7 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_session_get_stats(s->session, &after);
     run->tokens = (double)(s->n_timed * s->batch);
     run->bytes = (double)(after.bytes_read - before.bytes_read);
-    run->ops = needed_ops(b, run->tokens, run->tokens) * passes(s->rig);
+    run->ops = needed_ops(b, run->tokens, run->tokens) * oct_bench_passes(s->rig);
     return OCT_OK;
 }
 

@@ -26,14 +26,14 @@ typedef struct column {
 static const column columns[] = {
     {"test", "test", 's', 0, "PDEA"},
     {"threads", "threads", 'i', 0, "PDEA"},
-    {"tokens", "tokens", 'i', 0, "PDEA"},
+    {"tokens", "tokens", 'i', 0, "PDE"},
     {"depth", "depth", 'i', 0, "PDA"},
     {"batch", "batch", 'i', 0, "DA"},
     {"chunk", "chunk", 'i', 0, "P"},
     {"act", "act", 's', 0, "PDE"},
     {"kv", "KV", 's', 0, "DA"},
     {"kernels", "kernels", 's', 0, "PDEA"},
-    {"tokens_per_second", "tokens/s", 'r', 2, "PDEA"},
+    {"tokens_per_second", "tokens/s", 'r', 2, "PDE"},
     {"gb_per_token", "GB/token", 'n', 3, "D"},
     {"gb_per_second", "GB/s", 'r', 1, "DA"},
     {"read_probe", "read probe", 'r', 1, "DPA"},
@@ -42,8 +42,8 @@ static const column columns[] = {
     {"peak_probe", "peak probe", 'r', 3, "PEA"},
     {"of_peak_probe", "% of peak probe", 'p', 1, "PEA"},
     {"sync", "% sync", 'n', 1, "PD"},
-    {"predicted", "predicted", 'r', 2, "PDA"},
-    {"of_predicted", "measured / predicted, %", 'p', 1, "PDA"},
+    {"predicted", "predicted tokens/s", 'r', 2, "PDE"},
+    {"of_predicted", "% of predicted", 'p', 1, "PDEA"},
 };
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 

@@ -28,6 +28,10 @@ static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
         OCT_ROW_INT('r', "repeat", &b->repeats, 1, OCT_BENCH_REPEATS, "N", "repetitions [9]"),
         OCT_ROW_INT(0, "chunk", &b->chunk, 1, 16384, "N", "prompt tokens evaluated together [512]"),
         OCT_ROW_CHOICE(0, "kv", &b->kv, "f16|bf16|f32", "type of the KV cache [f16]"),
+        OCT_ROW_FLAG(0, "expert", &b->expert, "instead: experts alone, each with -p rows"),
+        OCT_ROW_FLAG(0, "attention", &b->attention,
+                     "instead: attention alone, -b sequences at a time, over full contexts\n"
+                     "of 1 GiB of keys and values or more"),
         OCT_ROW_CHOICE(0, "format", &b->format, "md|csv|json", "of the result [md]"),
         OCT_ROW_FLAG(0, "force", &b->force, "go on although memory does not suffice"),
     };
@@ -111,6 +115,13 @@ static int check(const oct_bench *b)
 static oct_status run_threads(oct_bench *b, oct_bench_rig *r, json_t *probes, oct_error *err)
 {
     json_array_append_new(probes, oct_bench_probes(r, b->repeats));
+    for (int p = 0; p < b->prompts.n && b->expert; p++)
+        if (b->prompts.v[p] > 0)
+            OCT_TRY(oct_bench_expert(r, b->prompts.v[p], err));
+    for (int s = 0; s < b->batches.n && b->attention; s++)
+        OCT_TRY(oct_bench_attention(r, b->batches.v[s], err));
+    if (b->expert || b->attention)
+        return OCT_OK;
     for (int d = 0; d < b->depths.n; d++)
         for (int p = 0; p < b->prompts.n; p++)
             if (b->prompts.v[p] > 0)
