@@ -97,7 +97,8 @@ static oct_status chosen_isa(oct_isa best, oct_isa *isa, oct_error *err)
     if (!oct_isa_parse(asked, isa)) {
         char names[OCT_ISA_NAMES];
         oct_isa_names(names);
-        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected one of %s, found '%s'", names, asked);
+        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected one of %s, found '%s'", names,
+                        asked);
     }
     if (*isa > best)
         return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA=%s: this CPU offers %s at most", asked,
@@ -123,12 +124,12 @@ static oct_status gather_machine(json_t *all, oct_error *err)
     for (int i = 0; i <= (int)best; i++)
         json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
     json_object_set_new(all, "version", json_string(oct_version()));
-    json_object_set_new(all, "machine",
-                        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu",
-                                  text_or_null(cpu), "kernels", "available", rows, "chosen",
-                                  oct_kernel_rows[isa].name, "threads", topology.n_threads, "threads_why",
-                                  topology.why, "numa_nodes", topology.n_nodes, "memory_available", limit(have.system), "memory_cgroup",
-                                  limit(have.cgroup)));
+    json_object_set_new(
+        all, "machine",
+        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu", text_or_null(cpu),
+                  "kernels", "available", rows, "chosen", oct_kernel_rows[isa].name, "threads",
+                  topology.n_threads, "threads_why", topology.why, "numa_nodes", topology.n_nodes,
+                  "memory_available", limit(have.system), "memory_cgroup", limit(have.cgroup)));
     oct_topology_free(&topology);
     return OCT_OK;
 }

@@ -35,7 +35,8 @@ static oct_comm *job; /* NULL: one process */
 
 static bool launched(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK",
+                                        "MPI_LOCALNRANKS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (getenv(names[i]))
             return strcmp(names[i], "OMPI_COMM_WORLD_SIZE") != 0 || atoi(getenv(names[i])) > 1;
@@ -47,8 +48,8 @@ static oct_status join(oct_error *err)
     typedef oct_status open_fn(oct_comm **out, oct_error *e);
     void *lib = dlopen("liboctet_mpi.so", RTLD_NOW | RTLD_GLOBAL);
     if (!lib)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "started as one of several ranks, but MPI cannot be used: %s",
-                        dlerror());
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "started as one of several ranks, but MPI cannot be used: %s", dlerror());
     open_fn *open = NULL;
     *(void **)&open = dlsym(lib, "oct_comm_mpi_open");
     if (!open)
@@ -92,25 +93,28 @@ static int count_problems(const rank_report *r, int n, bool print)
         if (r[i].status != OCT_OK && ++problems && print)
             oct_cli_error("rank %d on %s: %s", i, r[i].host, r[i].text);
         if (strcmp(r[i].version, r[0].version) != 0 && ++problems && print)
-            oct_cli_error("rank %d on %s: octet %s, rank 0 has %s", i, r[i].host, r[i].version, r[0].version);
-        if (r[i].status == OCT_OK && r[0].status == OCT_OK && r[i].fingerprint != r[0].fingerprint &&
-            ++problems && print)
-            oct_cli_error("rank %d on %s: another model file (%016llx, rank 0 has %016llx)", i, r[i].host,
-                          (unsigned long long)r[i].fingerprint, (unsigned long long)r[0].fingerprint);
+            oct_cli_error("rank %d on %s: octet %s, rank 0 has %s", i, r[i].host, r[i].version,
+                          r[0].version);
+        if (r[i].status == OCT_OK && r[0].status == OCT_OK &&
+            r[i].fingerprint != r[0].fingerprint && ++problems && print)
+            oct_cli_error("rank %d on %s: another model file (%016llx, rank 0 has %016llx)", i,
+                          r[i].host, (unsigned long long)r[i].fingerprint,
+                          (unsigned long long)r[0].fingerprint);
         if (r[i].need > r[i].have && ++problems && print)
             oct_cli_error("rank %d on %s: its part needs %s, %s is available", i, r[i].host,
                           oct_cli_bytes(r[i].need, a), oct_cli_bytes(r[i].have, b));
         if (print && r[i].n_cpus > 0 && r[i].n_cpus < r[i].n_threads)
-            oct_cli_warning("rank %d on %s may use %d CPU%s for %d threads; mpirun --bind-to none, or "
-                            "--map-by slot:PE=%d, gives it more",
-                            i, r[i].host, r[i].n_cpus, r[i].n_cpus == 1 ? "" : "s", r[i].n_threads,
-                            r[i].n_threads);
+            oct_cli_warning(
+                "rank %d on %s may use %d CPU%s for %d threads; mpirun --bind-to none, or "
+                "--map-by slot:PE=%d, gives it more",
+                i, r[i].host, r[i].n_cpus, r[i].n_cpus == 1 ? "" : "s", r[i].n_threads,
+                r[i].n_threads);
     }
     return problems;
 }
 
-/* The ranks' reports; then the session, if all can have one. The row of kernels is the best that all
- * have. */
+/* The ranks' reports; then the session, if all can have one. The row of kernels is the best that
+ * all have. */
 static oct_status make_together(oct_model *m, const oct_session_params *params,
                                 const oct_error *opened, oct_session **s, oct_error *err)
 {
@@ -139,7 +143,8 @@ static oct_status make_together(oct_model *m, const oct_session_params *params,
                 status = oct_fail(err, OCT_ERR_COMM, "rank %d cannot make its session: %s", i,
                                   i == job->rank ? own.text : "see its host");
         if (status != OCT_OK) {
-            /* no orders have been given, and none must be: the others have no session to obey with */
+            /* no orders have been given, and none must be: the others have no session to obey
+             * with */
             oct_session_abandon(*s);
             *s = NULL;
         }
@@ -162,8 +167,8 @@ const char *oct_ranks_path(const char *pattern, char room[PATH_MAX])
     return n < PATH_MAX ? room : pattern;
 }
 
-/* The absolute name of what rank 0 opened, for ranks that may have been started elsewhere. Links are not
- * followed: on another host the same name may lead to another part. */
+/* The absolute name of what rank 0 opened, for ranks that may have been started elsewhere. Links
+ * are not followed: on another host the same name may lead to another part. */
 static oct_status absolute(const char *pattern, char path[PATH_MAX], oct_error *err)
 {
     char folder[PATH_MAX] = "";
@@ -185,26 +190,31 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
 {
     oct_session_need need;
     OCT_TRY(oct_session_estimate(m, p, &need, err));
-    if (o->weights == OCT_CLI_WEIGHTS_MAPPED || (o->weights == OCT_CLI_WEIGHTS_AUTO && need.n_domains < 2))
+    if (o->weights == OCT_CLI_WEIGHTS_MAPPED ||
+        (o->weights == OCT_CLI_WEIGHTS_AUTO && need.n_domains < 2))
         return OCT_OK;
     oct_progress progress;
     oct_own_report r;
-    const oct_own_params own = {.n_threads = need.n_threads, .topology = p->topology,
-                                .progress = show_loading, .progress_ctx = &progress, .cancel = p->cancel};
+    const oct_own_params own = {.n_threads = need.n_threads,
+                                .topology = p->topology,
+                                .progress = show_loading,
+                                .progress_ctx = &progress,
+                                .cancel = p->cancel};
     oct_progress_start(&progress, "loading", need.weights);
     oct_status s = oct_model_own(m, &own, &r, err);
     oct_progress_end(&progress, s == OCT_OK);
     if (s == OCT_OK && r.bind_errno)
-        oct_cli_warning("the system refused to bind memory to NUMA nodes (%s); pages lie where they fall",
-                        strerror(r.bind_errno));
+        oct_cli_warning(
+            "the system refused to bind memory to NUMA nodes (%s); pages lie where they fall",
+            strerror(r.bind_errno));
     if (s == OCT_OK && r.pages_sampled)
-        fprintf(stderr, "weights on %d nodes, %lld of %lld sampled pages on the right one\n", r.n_domains,
-                (long long)r.pages_local, (long long)r.pages_sampled);
+        fprintf(stderr, "weights on %d nodes, %lld of %lld sampled pages on the right one\n",
+                r.n_domains, (long long)r.pages_local, (long long)r.pages_sampled);
     return s;
 }
 
-oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m, const oct_session_params *p,
-                                 oct_session **s, oct_error *err)
+oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
+                                 const oct_session_params *p, oct_session **s, oct_error *err)
 {
     if (!job) {
         OCT_TRY(place_weights(options, m, p, err));

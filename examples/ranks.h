@@ -7,14 +7,15 @@
 
 #include "memory.h"
 
-/* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is the
- * MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has served
- * until the end, or after an error. */
+/* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is
+ * the MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has
+ * served until the end, or after an error. */
 int oct_ranks_start(void);
 
 struct oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
 
-/* The name of this rank's file: in a job, the first "%r" becomes the rank. Returns pattern or room. */
+/* The name of this rank's file: in a job, the first "%r" becomes the rank. Returns pattern or
+ * room. */
 const char *oct_ranks_path(const char *pattern, char room[PATH_MAX]);
 
 /* Puts the weights where --weights says and makes a session; in a job, all ranks open the model and

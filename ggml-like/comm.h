@@ -14,7 +14,8 @@ struct oct_comm {
     /* x[n] of every rank is replaced by the sum over the ranks, formed as the fixed binary tree of
      * oct_fold (ranks in the place of slices): the same bits on all. */
     oct_status (*fold)(oct_comm *c, float *x, int64_t n, oct_error *err);
-    /* data[bytes] of rank 0 reaches all. The others may wait for long: they must not burn a core. */
+    /* data[bytes] of rank 0 reaches all. The others may wait for long: they must not burn a
+     * core. */
     oct_status (*broadcast)(oct_comm *c, void *data, size_t bytes, oct_error *err);
     /* all[size * bytes] = mine[bytes] of every rank, in rank order. */
     oct_status (*gather)(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err);

@@ -14,24 +14,27 @@ static oct_status check_token(const oct_session *s, const oct_batch *b, int64_t 
 {
     const oct_grok_config *c = &s->model->config;
     if (b->token[i] < 0 || b->token[i] >= c->n_vocab)
-        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d, expected 0..%lld", (long long)i, b->token[i],
-                        (long long)c->n_vocab - 1);
+        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d, expected 0..%lld", (long long)i,
+                        b->token[i], (long long)c->n_vocab - 1);
     if (b->token[i] == c->pad_id)
-        return oct_fail(err, OCT_ERR_ARG, "token %lld: id %d is the pad id, which has no meaning in an input",
+        return oct_fail(err, OCT_ERR_ARG,
+                        "token %lld: id %d is the pad id, which has no meaning in an input",
                         (long long)i, b->token[i]);
     int32_t seq = b->seq ? b->seq[i] : 0;
     if (seq < 0 || seq >= s->n_seqs)
-        return oct_fail(err, OCT_ERR_ARG, "token %lld: sequence %d, expected 0..%lld", (long long)i, seq,
-                        (long long)s->n_seqs - 1);
+        return oct_fail(err, OCT_ERR_ARG, "token %lld: sequence %d, expected 0..%lld", (long long)i,
+                        seq, (long long)s->n_seqs - 1);
     return OCT_OK;
 }
 
-/* Everything that can be wrong with a batch, before anything is computed. Counts on s->len and takes
- * it back. */
-static oct_status check_batch(oct_session *s, const oct_batch *b, const float *logits, oct_error *err)
+/* Everything that can be wrong with a batch, before anything is computed. Counts on s->len and
+ * takes it back. */
+static oct_status check_batch(oct_session *s, const oct_batch *b, const float *logits,
+                              oct_error *err)
 {
     if (b->n < 1)
-        return oct_fail(err, OCT_ERR_ARG, "batch: %lld tokens, expected at least 1", (long long)b->n);
+        return oct_fail(err, OCT_ERR_ARG, "batch: %lld tokens, expected at least 1",
+                        (long long)b->n);
     oct_status status = OCT_OK;
     int64_t n = 0;
     bool any_wanted = false;
@@ -43,13 +46,14 @@ static oct_status check_batch(oct_session *s, const oct_batch *b, const float *l
         any_wanted |= wanted(b, n);
         if (++s->len[seq] > s->n_ctx)
             status = oct_fail(err, OCT_ERR_ARG,
-                              "sequence %d: the batch reaches past the context of %lld positions", seq,
-                              (long long)s->n_ctx);
+                              "sequence %d: the batch reaches past the context of %lld positions",
+                              seq, (long long)s->n_ctx);
     }
     while (n-- > 0)
         s->len[b->seq ? b->seq[n] : 0]--;
     if (status == OCT_OK && any_wanted && !logits)
-        status = oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
+        status =
+            oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
     return status;
 }
 
@@ -57,16 +61,18 @@ static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_voc
 {
     for (int64_t i = 0; i < n_out * n_vocab; i++)
         if (!isfinite(logits[i]))
-            return oct_fail(err, OCT_ERR_NUMERIC, "logits: %g for id %lld, expected a finite number",
-                            (double)logits[i], (long long)(i % n_vocab));
+            return oct_fail(err, OCT_ERR_NUMERIC,
+                            "logits: %g for id %lld, expected a finite number", (double)logits[i],
+                            (long long)(i % n_vocab));
     return OCT_OK;
 }
 
-/* Evaluates the n <= chunk tokens that s->row holds, with their sequences; n_out of them, in row 3, have
- * their logits wanted. Positions advance on success only. */
+/* Evaluates the n <= chunk tokens that s->row holds, with their sequences; n_out of them, in row 3,
+ * have their logits wanted. Positions advance on success only. */
 static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *logits, oct_error *err)
 {
-    int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk, *out_row = pos + s->chunk;
+    int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk,
+            *out_row = pos + s->chunk;
     for (int64_t i = 0; i < n; i++)
         pos[i] = (int32_t)s->len[seq[i]]++;
     oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = n_out,
@@ -131,7 +137,8 @@ static bool rows_fit(oct_session *s, int64_t n, int64_t n_out)
     bool fit = true;
     int64_t i = 0;
     for (; i < n && fit; i++) {
-        fit = token[i] >= 0 && token[i] < s->model->config.n_vocab && seq[i] >= 0 && seq[i] < s->n_seqs;
+        fit = token[i] >= 0 && token[i] < s->model->config.n_vocab && seq[i] >= 0 &&
+              seq[i] < s->n_seqs;
         fit = fit && ++s->len[seq[i]] <= s->n_ctx;
     }
     for (int64_t k = 0; fit && k < n_out; k++)
@@ -145,19 +152,23 @@ static bool rows_fit(oct_session *s, int64_t n, int64_t n_out)
 static oct_status obey_eval(oct_session *s, const order *o, float **logits, oct_error *err)
 {
     if (o->a < 1 || o->a > s->chunk || o->b < 0 || o->b > o->a)
-        return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 asked for %lld tokens, at most %lld fit",
-                        s->comm->rank, (long long)o->a, (long long)s->chunk);
+        return oct_fail(err, OCT_ERR_COMM,
+                        "rank %d: rank 0 asked for %lld tokens, at most %lld fit", s->comm->rank,
+                        (long long)o->a, (long long)s->chunk);
     if (!*logits)
         *logits = malloc((size_t)(s->chunk * s->model->config.n_vocab) * sizeof **logits);
     if (!*logits)
         return oct_fail(err, OCT_ERR_MEMORY, "rank %d: out of memory for logits", s->comm->rank);
     OCT_TRY(share_rows(s, o->a, o->b, err));
     if (!rows_fit(s, o->a, o->b))
-        return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit", s->comm->rank);
+        return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit",
+                        s->comm->rank);
     oct_error numeric = {0};
     oct_status status = eval_rows(s, o->a, o->b, *logits, &numeric);
     /* rank 0 has found the same and tells its caller */
-    return status == OCT_OK || status == OCT_ERR_NUMERIC ? OCT_OK : oct_fail(err, status, "%s", numeric.text);
+    return status == OCT_OK || status == OCT_ERR_NUMERIC
+               ? OCT_OK
+               : oct_fail(err, status, "%s", numeric.text);
 }
 
 oct_status oct_session_serve(oct_session *s, oct_error *err)
@@ -178,8 +189,8 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
 /* ---- batches ---- */
 
 /* Evaluates tokens first..first+n-1 of the batch; n <= chunk. */
-static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, int64_t n, float *logits,
-                             int64_t *n_out, oct_error *err)
+static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, int64_t n,
+                             float *logits, int64_t *n_out, oct_error *err)
 {
     int32_t *token = s->row, *seq = token + s->chunk, *out_row = token + 3 * s->chunk;
     *n_out = 0;

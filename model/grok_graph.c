@@ -18,9 +18,9 @@ static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_at
     return y;
 }
 
-/* Ranks that hold whole experts may add their gated outputs first, if there are at most two: the sum
- * of two numbers and zeros has the same bits in any order. Else every slot's vector is folded, and
- * gated and added behind. */
+/* Ranks that hold whole experts may add their gated outputs first, if there are at most two: the
+ * sum of two numbers and zeros has the same bits in any order. Else every slot's vector is folded,
+ * and gated and added behind. */
 static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n_used,
                                 const oct_shard *shard, oct_tensor *x)
 {
@@ -50,8 +50,8 @@ oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, const 
         oct_tensor *x = oct_graph_norm(g, h, &w->norm_attn_in, c->norm_eps);
         oct_tensor *a = attention(g, w, attn, shard, i == c->n_layers - 1, x, &h);
         oct_graph_add_norm(g, h, a, &w->norm_attn_out, c->norm_eps);
-        oct_tensor *f =
-            feed_forward(g, w, c->n_used, shard, oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
+        oct_tensor *f = feed_forward(g, w, c->n_used, shard,
+                                     oct_graph_norm(g, h, &w->norm_ffn_in, c->norm_eps));
         oct_graph_add_norm(g, h, f, &w->norm_ffn_out, c->norm_eps);
     }
     g->layer = -1;

@@ -26,6 +26,12 @@ OCT_API const char *oct_version(void); /* "0.1.0" */
 
 typedef struct oct_model oct_model;
 
+/* How ranks divide a model. */
+typedef enum oct_shard_by {
+    OCT_SHARD_BY_SLICE, /* every rank has its slices of every matrix */
+    OCT_SHARD_BY_EXPERT /* every rank has whole experts; attention and vocabulary by slices */
+} oct_shard_by;
+
 typedef struct oct_model_info {
     int64_t n_layers, n_vocab, n_ctx, d_model, n_q_heads, n_kv_heads, head_dim, d_ff;
     int64_t n_experts, n_experts_used; /* 1, 1 for a dense model */
@@ -33,23 +39,28 @@ typedef struct oct_model_info {
     float embedding_scale, output_scale, attn_scale, attn_cap, rope_base, norm_eps;
     int32_t pad_id, eos_id; /* -1: none */
     bool has_tokenizer;
-    uint64_t file_bytes, weight_bytes;
+    uint64_t file_bytes, weight_bytes; /* of the file opened; of the whole model */
     uint64_t active_bytes; /* weight bytes read for one decoded token */
-    uint64_t fingerprint;  /* checksum of the header: the same for identical files */
+    uint64_t fingerprint;  /* checksum of the header: the same for identical files and their parts */
+    int part_size, part_rank; /* a file with one rank's part, made by `octet slice`: of so many ranks
+                                 (0: the whole model), which one, divided how */
+    oct_shard_by part_by;
 } oct_model_info;
 
-/* Maps a file written by `octet convert`. Reads and checks its header only; weights are paged in
- * when first used. */
+/* Maps a file written by `octet convert`, or a part of one by `octet slice`, which only the sessions of
+ * its rank can use. Reads and checks its header only; weights are paged in when first used. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **out, oct_error *err);
 OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
 OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
 
-/* Copies the weights into memory of the process, before any session is made: huge pages, every slice on
- * the NUMA node whose threads read it (bound before it is first touched). One pass over the file. */
+/* Copies the weights into memory of the process, before any session is made: huge pages, every
+ * slice on the NUMA node whose threads read it (bound before it is first touched). One pass over
+ * the file. */
 typedef struct oct_own_params {
     int n_threads;        /* as in oct_session_params; sessions should use the same */
     const char *topology; /* as there */
-    void (*progress)(void *ctx, uint64_t done, uint64_t total); /* on the calling thread; may be NULL */
+    /* on the calling thread; may be NULL */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *progress_ctx;
     const volatile int *cancel; /* may be NULL */
 } oct_own_params;
@@ -59,18 +70,12 @@ typedef struct oct_own_report {
     int64_t pages_sampled, pages_local; /* of a sample: where they should be; 0 on one node */
     int bind_errno;                     /* 0, or why the system refused to bind memory: a warning */
 } oct_own_report;
-OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *report,
-                                 oct_error *err);
-
-/* How ranks divide a model. */
-typedef enum oct_shard_by {
-    OCT_SHARD_BY_SLICE, /* every rank has its slices of every matrix */
-    OCT_SHARD_BY_EXPERT /* every rank has whole experts; attention and vocabulary by slices */
-} oct_shard_by;
+OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_params *p,
+                                                oct_own_report *report, oct_error *err);
 
 /* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
-OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by,
-                                       oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
+                                                      oct_shard_by by, oct_error *err);
 
 /* ---- tokenizer ------------------------------------------------------------------------------ */
 
@@ -99,7 +104,7 @@ typedef struct oct_session_params {
     int64_t chunk;     /* tokens evaluated together at most; 0: 512 */
     int n_threads;     /* 0: one per physical core that this process may use */
     oct_kv kv;
-    struct oct_comm *comm; /* NULL: one process; else from oct_comm_mpi_open (liboctet_mpi), borrowed */
+    struct oct_comm *comm; /* NULL: one process; else of oct_comm_mpi_open, borrowed */
     oct_shard_by shard; /* how ranks divide the model */
     bool no_bind;      /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
@@ -129,7 +134,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                    oct_session **out, oct_error *err);
 OCT_API void oct_session_free(oct_session *s);
-/* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has failed. */
+/* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has
+ * failed. */
 OCT_API void oct_session_abandon(oct_session *s);
 
 /* A batch appends tokens to sequences: token[i] goes to sequence seq[i] at its next position. Any
@@ -148,8 +154,8 @@ typedef struct oct_batch {
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
 
-/* On ranks other than 0 (see params.comm): does what rank 0's calls on its session ask for, until that
- * session is freed. */
+/* On ranks other than 0 (see params.comm): does what rank 0's calls on its session ask for, until
+ * that session is freed. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
 OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */

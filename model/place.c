@@ -1,8 +1,9 @@
-/* place.c: where the weights lie. At first they are pages of the mapped file, which the kernel brings
- * in when they are first read, on the node of whoever reads them. Two things can be done about that:
+/* place.c: where the weights lie. At first they are pages of the mapped file, which the kernel
+ * brings in when they are first read, on the node of whoever reads them. Two things can be done
+ * about that:
  *
- *   own    a private copy in anonymous memory, laid out as the file, every slice bound to the NUMA node
- *          whose threads read it, in huge pages where the system gives them
+ *   own    a private copy in anonymous memory, laid out as the file, every slice bound to the NUMA
+ *          node whose threads read it, in huge pages where the system gives them
  *   keep   a rank unmaps what other ranks compute
  *
  * Both work on units (see q8.h) and slices of the embedding, which are whole pages. */
@@ -47,8 +48,9 @@ static void add_matrix(const oct_model *m, const oct_tensor *w, span_list *out)
             if (out->v) {
                 out->v[out->n] = (span){file_offset(m, w->data) + oct_q8_unit_offset(l, e, s),
                                         l->unit_stride, e, s, many};
-                out->v[out->n + 1] = (span){file_offset(m, w->scales) + oct_q8_scale_offset(l, e, s),
-                                            l->scale_stride, e, s, many};
+                out->v[out->n + 1] =
+                    (span){file_offset(m, w->scales) + oct_q8_scale_offset(l, e, s),
+                           l->scale_stride, e, s, many};
             }
             out->n += 2;
         }
@@ -68,7 +70,8 @@ static void list_spans(const oct_model *m, span_list *out)
     uint64_t bytes = (uint64_t)(m->embedding.slice_rows_pad * m->embedding.cols) * sizeof(uint16_t);
     for (int64_t s = 0; s < m->config.n_slices; s++, out->n++)
         if (out->v)
-            out->v[out->n] = (span){file_offset(m, m->embedding.data) + (uint64_t)s * bytes, bytes, 0, s, false};
+            out->v[out->n] =
+                (span){file_offset(m, m->embedding.data) + (uint64_t)s * bytes, bytes, 0, s, false};
 }
 
 static oct_status make_spans(const oct_model *m, span_list *out, oct_error *err)
@@ -77,12 +80,65 @@ static oct_status make_spans(const oct_model *m, span_list *out, oct_error *err)
     list_spans(m, out);
     out->v = calloc((size_t)out->n, sizeof *out->v);
     if (!out->v)
-        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory for %lld pieces", (long long)out->n);
+        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory for %lld pieces",
+                        (long long)out->n);
     list_spans(m, out);
     return OCT_OK;
 }
 
-/* ---- keep ------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------ */
+
+static bool is_mine(const span *s, const oct_shard *shard)
+{
+    return s->of_experts && shard->layout == OCT_SHARD_EXPERT
+               ? s->expert >= shard->first_expert && s->expert < shard->end_expert
+               : s->slice >= shard->first_slice && s->slice < shard->end_slice;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const span *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+oct_status oct_model_part(const oct_model *m, const oct_shard *shard, oct_part *part, oct_error *err)
+{
+    span_list spans;
+    *part = (oct_part){.layout = shard->layout,
+                       .rank = shard->rank,
+                       .size = shard->size,
+                       .whole_bytes = oct_gguf_file_bytes(m->file)};
+    OCT_TRY(make_spans(m, &spans, err));
+    qsort(spans.v, (size_t)spans.n, sizeof *spans.v, by_offset);
+    part->run = calloc((size_t)spans.n + 1, sizeof *part->run);
+    uint64_t at = 0; /* what is before it is in a run, or of another rank */
+    for (int64_t i = 0; i <= spans.n && part->run; i++) {
+        uint64_t end = i < spans.n ? spans.v[i].at : part->whole_bytes;
+        if (i < spans.n && is_mine(&spans.v[i], shard))
+            continue;
+        if (end > at)
+            part->run[part->n_runs++] = (oct_part_run){.at = at, .bytes = end - at};
+        at = i < spans.n ? end + spans.v[i].bytes : end;
+    }
+    free(spans.v);
+    if (!part->run)
+        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory for a part");
+    oct_part_place(part);
+    return OCT_OK;
+}
+
+oct_status oct_model_holds(const oct_model *m, const oct_shard *shard, oct_error *err)
+{
+    const oct_part *p = oct_gguf_part(m->file);
+    char have[OCT_PART_NAME_MAX], want[OCT_PART_NAME_MAX];
+    if (!p || (p->rank == shard->rank && p->size == shard->size && p->layout == shard->layout))
+        return OCT_OK;
+    return oct_fail(err, OCT_ERR_UNSUPPORTED, "%s: holds the part of %s, asked for is %s",
+                    oct_gguf_path(m->file), oct_part_name(p->layout, p->rank, p->size, have),
+                    oct_part_name(shard->layout, shard->rank, shard->size, want));
+}
+
+/* ---- keep ------------------------------------------------------------------------------------ */
 
 oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by, oct_error *err)
 {
@@ -95,15 +151,15 @@ oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
     if (m->owned)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: the weights are not mapped", rank, size);
+    OCT_TRY(oct_model_holds(m, &shard, err));
+    if (oct_gguf_part(m->file))
+        return OCT_OK; /* no more than that is mapped */
     OCT_TRY(make_spans(m, &spans, err));
     for (int64_t i = 0; i < spans.n; i++) {
         const span *s = &spans.v[i];
-        bool mine = s->of_experts && layout == OCT_SHARD_EXPERT
-                        ? s->expert >= shard.first_expert && s->expert < shard.end_expert
-                        : s->slice >= shard.first_slice && s->slice < shard.end_slice;
         /* Something unusable instead of nothing: the range stays the model's until it is closed. A
          * refusal leaves pages mapped that nobody touches. */
-        if (!mine)
+        if (!is_mine(s, &shard))
             (void)!mmap((void *)((uintptr_t)oct_gguf_bytes(m->file) + s->at), s->bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     }
@@ -111,7 +167,7 @@ oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by
     return OCT_OK;
 }
 
-/* ---- own -------------------------------------------------------------------------------------- */
+/* ---- own ------------------------------------------------------------------------------------- */
 
 typedef struct copy_job {
     oct_model *m;
@@ -130,6 +186,12 @@ typedef struct copy_job {
 static int domain_of(const copy_job *j, const span *s)
 {
     return (int)(s->slice * j->n_domains / j->m->config.n_slices);
+}
+
+static bool is_held(const oct_model *m, const span *s)
+{
+    const oct_part *p = oct_gguf_part(m->file);
+    return !p || oct_part_holds(p, s->at, s->bytes);
 }
 
 /* Before the first touch; a refusal (as in some containers) costs speed only. */
@@ -168,7 +230,7 @@ static void copy_thread(void *ctx, int thread, int n_threads)
         domain++;
     for (int64_t i; (i = j->next[domain]++) < j->spans.n;) {
         const span *s = &j->spans.v[i];
-        if (domain_of(j, s) != domain)
+        if (domain_of(j, s) != domain || !is_held(j->m, s))
             continue;
         bind_span(j, s);
         copy_range(j, s->at, s->bytes);
@@ -193,9 +255,12 @@ static void count_local(copy_job *j)
     void *page[SAMPLES];
     int status[SAMPLES], want[SAMPLES];
     unsigned long n = 0;
-    for (int64_t i = 0; i < j->spans.n && n < SAMPLES; i += j->spans.n / SAMPLES + 1, n++) {
+    for (int64_t i = 0; i < j->spans.n && n < SAMPLES; i += j->spans.n / SAMPLES + 1) {
+        if (!is_held(j->m, &j->spans.v[i]))
+            continue;
         page[n] = j->to + j->spans.v[i].at;
-        want[n] = j->topology->os_node[domain_of(j, &j->spans.v[i]) * j->topology->n_nodes / j->n_domains];
+        want[n] = j->topology
+                      ->os_node[domain_of(j, &j->spans.v[i]) * j->topology->n_nodes / j->n_domains];
     }
     if (j->topology->n_nodes < 2 || !j->topology->real ||
         syscall(SYS_move_pages, 0, n, page, NULL, status, 0) != 0)
@@ -222,9 +287,9 @@ static void switch_over(copy_job *j)
     oct_model *m = j->m;
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         oct_grok_layer *w = &m->layers[i];
-        oct_tensor *all[] = {&w->qkv,           &w->attn_out,      &w->gate_up,      &w->down,
-                             &w->router,        &w->norm_attn_in,  &w->norm_attn_out, &w->norm_ffn_in,
-                             &w->norm_ffn_out};
+        oct_tensor *all[] = {&w->qkv,           &w->attn_out,    &w->gate_up,
+                             &w->down,          &w->router,      &w->norm_attn_in,
+                             &w->norm_attn_out, &w->norm_ffn_in, &w->norm_ffn_out};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
             move_matrix(j, all[k]);
     }
@@ -237,13 +302,15 @@ static oct_status copy_all(copy_job *j, oct_error *err)
     uint64_t bytes = oct_gguf_file_bytes(j->m->file);
     OCT_TRY(make_spans(j->m, &j->spans, err));
     for (int64_t i = 0; i < j->spans.n; i++)
-        j->report->bytes += j->spans.v[i].bytes;
+        if (is_held(j->m, &j->spans.v[i]))
+            j->report->bytes += j->spans.v[i].bytes;
     /* Room to begin where a huge page begins, as the units of the file do. */
     uint64_t room = bytes + HUGE_PAGE;
-    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (p == MAP_FAILED)
-        return oct_fail(err, OCT_ERR_MEMORY, "model: cannot map %llu bytes: %s", (unsigned long long)bytes,
-                        strerror(errno));
+        return oct_fail(err, OCT_ERR_MEMORY, "model: cannot map %llu bytes: %s",
+                        (unsigned long long)bytes, strerror(errno));
     j->to = (unsigned char *)(((uintptr_t)p + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
     (void)madvise(p, room, MADV_HUGEPAGE);
     oct_team_run(j->team, copy_thread, j);
@@ -260,7 +327,8 @@ static oct_status copy_all(copy_job *j, oct_error *err)
     return OCT_OK;
 }
 
-oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *report, oct_error *err)
+oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *report,
+                         oct_error *err)
 {
     oct_topology t;
     *report = (oct_own_report){0};
@@ -271,7 +339,8 @@ oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *
     if (s == OCT_OK && !j)
         s = oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
     if (s == OCT_OK) {
-        int n = p->n_threads > 0 ? p->n_threads : t.n_threads, *core = calloc((size_t)n, sizeof *core);
+        int n = p->n_threads > 0 ? p->n_threads : t.n_threads,
+            *core = calloc((size_t)n, sizeof *core);
         j->m = m;
         j->p = p;
         j->topology = &t;

@@ -39,8 +39,9 @@ static oct_status resolve_isa(const char *name, oct_isa *isa, oct_error *err)
         return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
     }
     if (*isa > best)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "%s: this CPU cannot run %s; the best it can is %s",
-                        source, name, oct_kernel_rows[best].name);
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: this CPU cannot run %s; the best it can is %s", source, name,
+                        oct_kernel_rows[best].name);
     return OCT_OK;
 }
 
@@ -48,8 +49,8 @@ static oct_status in_range(const char *what, int64_t v, int64_t lo, int64_t hi, 
 {
     if (v >= lo && v <= hi)
         return OCT_OK;
-    return oct_fail(err, OCT_ERR_ARG, "%s: %lld, expected %lld..%lld", what, (long long)v, (long long)lo,
-                    (long long)hi);
+    return oct_fail(err, OCT_ERR_ARG, "%s: %lld, expected %lld..%lld", what, (long long)v,
+                    (long long)lo, (long long)hi);
 }
 
 /* A thread that has less than this to read for a token is not worth its barriers. */
@@ -69,7 +70,8 @@ static void choose_threads(const oct_model *m, const oct_session_params *p, reso
         }
     }
     r->bind = !p->no_bind && strcmp(r->topology.why, "cgroup quota") != 0;
-    r->n_domains = oct_cpu_domains(&r->topology, r->n_threads, r->shard.end_slice - r->shard.first_slice);
+    r->n_domains =
+        oct_cpu_domains(&r->topology, r->n_threads, r->shard.end_slice - r->shard.first_slice);
 }
 
 static oct_status choose_shard(const oct_model *m, const oct_session_params *p, oct_shard *shard,
@@ -79,14 +81,15 @@ static oct_status choose_shard(const oct_model *m, const oct_session_params *p, 
     oct_shard_layout layout = p->shard == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
     const char *wrong = oct_shard_make(layout, comm->rank, comm->size, m->config.n_slices,
                                        m->config.n_experts, shard);
-    return wrong ? oct_fail(err, OCT_ERR_UNSUPPORTED, "%d ranks for %lld slices and %lld experts: %s",
-                            comm->size, (long long)m->config.n_slices, (long long)m->config.n_experts,
-                            wrong)
+    return wrong ? oct_fail(err, OCT_ERR_UNSUPPORTED,
+                            "%d ranks for %lld slices and %lld experts: %s", comm->size,
+                            (long long)m->config.n_slices, (long long)m->config.n_experts, wrong)
                  : OCT_OK;
 }
 
 /* *r must be zero, and freed in any case. */
-static oct_status resolve(const oct_model *m, const oct_session_params *p, resolved *r, oct_error *err)
+static oct_status resolve(const oct_model *m, const oct_session_params *p, resolved *r,
+                          oct_error *err)
 {
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
@@ -221,18 +224,20 @@ static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
     if (s->size == 1)
         return m->info.weight_bytes;
     uint64_t slices = (uint64_t)(s->end_slice - s->first_slice), d = (uint64_t)c->d_model;
-    uint64_t ffn_slices = oct_shard_has_all_slices(s, c->n_experts) ? (uint64_t)c->n_slices : slices;
+    uint64_t ffn_slices =
+        oct_shard_has_all_slices(s, c->n_experts) ? (uint64_t)c->n_slices : slices;
     uint64_t layer = slices * (l->qkv.unit_stride + l->qkv.scale_stride + l->attn_out.unit_stride +
                                l->attn_out.scale_stride) +
                      (uint64_t)(s->end_expert - s->first_expert) * ffn_slices *
                          (l->gate_up.unit_stride + l->gate_up.scale_stride + l->down.unit_stride +
                           l->down.scale_stride) +
                      4 * d * (4 + (uint64_t)c->n_experts);
-    return (uint64_t)c->n_layers * layer + slices * (uint64_t)l->embedding.slice_rows_pad * d * 2 + 4 * d;
+    return (uint64_t)c->n_layers * layer + slices * (uint64_t)l->embedding.slice_rows_pad * d * 2 +
+           4 * d;
 }
 
-oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p, oct_session_need *need,
-                                oct_error *err)
+oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
+                                oct_session_need *need, oct_error *err)
 {
     resolved r = {0};
     oct_session *s = calloc(1, sizeof *s);

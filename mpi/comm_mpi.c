@@ -121,7 +121,8 @@ static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error
     MPI_Request request;
     int done = 0;
     if (bytes > INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes, INT_MAX);
+        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes,
+                        INT_MAX);
     int code = MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, m->comm, &request);
     for (int looks = 0; code == MPI_SUCCESS && !done; looks++) {
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);

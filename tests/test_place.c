@@ -44,8 +44,8 @@ static uint64_t mapped_bytes(void)
     uint64_t total = 0, lo, hi;
     assert_non_null(f);
     while (fgets(line, sizeof line, f))
-        if (strstr(line, "tiny-grok.gguf") && sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &lo, &hi, mode) == 3 &&
-            mode[0] == 'r')
+        if (strstr(line, "tiny-grok.gguf") &&
+            sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &lo, &hi, mode) == 3 && mode[0] == 'r')
             total += hi - lo;
     fclose(f);
     return total;
@@ -111,13 +111,15 @@ static void test_keep_part(void **state)
                 oct_error err = {0};
                 oct_model *m = open_tiny();
                 whole = mapped_bytes();
-                assert_int_equal(oct_model_keep_part(m, rank, size, (oct_shard_by)by, &err), OCT_OK);
+                assert_int_equal(oct_model_keep_part(m, rank, size, (oct_shard_by)by, &err),
+                                 OCT_OK);
                 uint64_t part = mapped_bytes();
                 assert_true(part < whole * 3 / 4);
                 sum += part;
                 oct_model_close(m);
             }
-            /* every unit once; what is not a unit (header, norms, routers, tokenizer) on every rank */
+            /* every unit once; what is not a unit (header, norms, routers, tokenizer) on every
+             * rank */
             assert_true(sum >= whole && sum - whole <= (uint64_t)(size - 1) * whole / 20);
         }
     oct_error err = {0};

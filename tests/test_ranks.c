@@ -76,7 +76,8 @@ static oct_status thread_broadcast(oct_comm *c, void *data, size_t bytes, oct_er
     return OCT_OK;
 }
 
-static oct_status thread_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
+static oct_status thread_gather(oct_comm *c, const void *mine, size_t bytes, void *all,
+                                oct_error *err)
 {
     (void)err;
     show(c, mine);
@@ -105,7 +106,8 @@ typedef struct rank_arg {
     int rank;
 } rank_arg;
 
-/* Rank 0: every sequence in two parts, the second one evaluated twice, with a truncation between. */
+/* Rank 0: every sequence in two parts, the second one evaluated twice, with a truncation
+ * between. */
 static oct_status lead(job *j, oct_session *s, oct_error *err)
 {
     int64_t V = oct_model_get_info(j->model)->n_vocab, half = j->T / 2;
@@ -137,7 +139,8 @@ static void *run_rank(void *arg)
     rank_arg *a = arg;
     job *j = a->j;
     oct_error *err = &j->error[a->rank];
-    thread_comm comm = {{a->rank, j->n_ranks, thread_fold, thread_broadcast, thread_gather, NULL}, &j->hub};
+    thread_comm comm = {{a->rank, j->n_ranks, thread_fold, thread_broadcast, thread_gather, NULL},
+                        &j->hub};
     oct_session_params p = j->params;
     p.comm = j->n_ranks > 1 ? &comm.base : NULL;
     p.n_seqs = j->B;
@@ -155,7 +158,8 @@ static float *run_job(job *j)
 {
     pthread_t thread[MAX_RANKS];
     rank_arg arg[MAX_RANKS];
-    j->logits = malloc((size_t)(j->B * j->T * oct_model_get_info(j->model)->n_vocab) * sizeof *j->logits);
+    j->logits =
+        malloc((size_t)(j->B * j->T * oct_model_get_info(j->model)->n_vocab) * sizeof *j->logits);
     pthread_barrier_init(&j->hub.barrier, NULL, (unsigned)j->n_ranks);
     for (int r = 0; r < j->n_ranks; r++) {
         arg[r] = (rank_arg){j, r};
@@ -181,8 +185,12 @@ static void check_model(const char *name, const char *isa)
     snprintf(path, sizeof path, "%s/golden/%s/tokens.npy", OCT_TEST_DATA, name);
     assert_int_equal(oct_npy_load(path, &tokens), 0);
     int64_t V = oct_model_get_info(m)->n_vocab;
-    job one = {.model = m, .params = {.isa = isa, .n_threads = 1, .chunk = 16}, .tokens = tokens.data,
-               .B = tokens.shape[0], .T = tokens.shape[1], .n_ranks = 1};
+    job one = {.model = m,
+               .params = {.isa = isa, .n_threads = 1, .chunk = 16},
+               .tokens = tokens.data,
+               .B = tokens.shape[0],
+               .T = tokens.shape[1],
+               .n_ranks = 1};
     size_t bytes = (size_t)(one.B * one.T * V) * sizeof(float);
     float *want = run_job(&one);
     for (int ranks = 2; ranks <= 8; ranks *= 2)
@@ -222,7 +230,8 @@ static void test_domains(void **state)
     oct_model *m;
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/dense.gguf", &m, &err), OCT_OK);
     static const int32_t tokens[12] = {5, 9, 200, 31, 4, 4, 77, 8, 90, 3, 6, 100};
-    job one = {.model = m, .params = {.n_threads = 1}, .tokens = tokens, .B = 1, .T = 12, .n_ranks = 1};
+    job one = {
+        .model = m, .params = {.n_threads = 1}, .tokens = tokens, .B = 1, .T = 12, .n_ranks = 1};
     float *want = run_job(&one);
     job many = one;
     many.n_ranks = 2;

@@ -1,6 +1,6 @@
-/* tile_trap.h: runs compiled tile instructions on a CPU that has none: each raises SIGILL, is decoded
- * and done by the unit of tile_emulator.h, and the program goes on behind it. Encodings: Intel SDM
- * volume 2, the instructions' pages and section 2.3 (VEX, ModR/M, SIB). */
+/* tile_trap.h: runs compiled tile instructions on a CPU that has none: each raises SIGILL, is
+ * decoded and done by the unit of tile_emulator.h, and the program goes on behind it. Encodings:
+ * Intel SDM volume 2, the instructions' pages and section 2.3 (VEX, ModR/M, SIB). */
 #ifndef OCT_TEST_TILE_TRAP_H
 #define OCT_TEST_TILE_TRAP_H
 

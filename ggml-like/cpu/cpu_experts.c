@@ -168,7 +168,8 @@ static void quantise_rows(const oct_cpu_run *c, const wave *w)
         c->cpu->k->act_quantise(&act, w->t->h + r * down->n_in, w->t->hq + (size_t)r * act.bytes);
 }
 
-/* Slots of experts that other ranks compute are zero, so that the sum over ranks is the one's value. */
+/* Slots of experts that other ranks compute are zero, so that the sum over ranks is the one's
+ * value. */
 static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const expert_temp *t)
 {
     const oct_shard *s = &c->cpu->shard;

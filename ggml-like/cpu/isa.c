@@ -1,5 +1,6 @@
 /* isa.c: which kernel row this CPU and operating system can run. Bit numbers: Intel SDM volume 2,
- * CPUID leaves 1 and 7; XCR0: volume 1, chapter 13. Tiles: Linux, Documentation/arch/x86/xstate.rst. */
+ * CPUID leaves 1 and 7; XCR0: volume 1, chapter 13. Tiles: Linux,
+ * Documentation/arch/x86/xstate.rst. */
 #include <cpuid.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,8 +50,8 @@ static uint64_t read_xcr0(void)
     return (uint64_t)high << 32 | low;
 }
 
-/* Asks for tiles. Refused by kernels before 5.16, by a filter of system calls, or where a thread has
- * a signal stack too small for their 8 KiB. */
+/* Asks for tiles. Refused by kernels before 5.16, by a filter of system calls, or where a thread
+ * has a signal stack too small for their 8 KiB. */
 static bool tiles_granted(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023 };

@@ -1,8 +1,8 @@
-/* tile_unit.h: the AMX instructions that k_amx.c and the probe use, written out. GCC 12's intrinsics
- * do not tell the compiler which memory they read (8 of the 64 bytes of a configuration, nothing of
- * a tile), so that stores to it are moved or dropped; here every access to memory is a barrier to
- * the compiler. Registers are tmm0 to tmm7, given as literal numbers. The tests put functions of
- * these names in the place of this file. */
+/* tile_unit.h: the AMX instructions that k_amx.c and the probe use, written out. GCC 12's
+ * intrinsics do not tell the compiler which memory they read (8 of the 64 bytes of a configuration,
+ * nothing of a tile), so that stores to it are moved or dropped; here every access to memory is a
+ * barrier to the compiler. Registers are tmm0 to tmm7, given as literal numbers. The tests put
+ * functions of these names in the place of this file. */
 #ifndef OCT_TILE_UNIT_H
 #define OCT_TILE_UNIT_H
 
