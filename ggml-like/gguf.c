@@ -1,6 +1,7 @@
 /* gguf.c: reads GGUF v3 files through a mapping, see gguf.h. A cursor with a sticky first error
  * walks the header once; nothing is allocated before the bytes that fill it are known to exist. */
 #include "gguf_impl.h"
+#include "gguf_part.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,8 @@ struct oct_gguf {
     char *path;
     const uint8_t *bytes;
     uint64_t file_bytes, data_at, alignment;
-    size_t mapped; /* 0: the bytes are borrowed */
+    size_t mapped;  /* 0: the bytes are borrowed */
+    oct_part *part; /* NULL: the file is whole */
     int64_t n_kv, n_tensors;
     pair *kv;
     oct_gguf_tensor *tensors;
@@ -546,8 +548,9 @@ oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n, uint64_
 
 /* ---- file ----------------------------------------------------------------------------------- */
 
-/* Maps a regular file; *map stays NULL for an empty one. */
-static oct_status map_file(const char *path, const void **map, size_t *n, oct_error *err)
+/* Maps a regular file; *map stays NULL for an empty one. The caller frees *part in any case. */
+static oct_status map_file(const char *path, const void **map, size_t *n, oct_part **part,
+                           oct_error *err)
 {
     struct stat st;
     oct_status status = OCT_OK;
@@ -556,6 +559,7 @@ static oct_status map_file(const char *path, const void **map, size_t *n, oct_er
 
     *map = NULL;
     *n = 0;
+    *part = NULL;
     if (fd < 0)
         return oct_fail(err, OCT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0) {
@@ -564,14 +568,7 @@ static oct_status map_file(const char *path, const void **map, size_t *n, oct_er
         status = oct_fail(err, OCT_ERR_IO, "%s: expected a GGUF file, found a %s", path,
                           S_ISDIR(st.st_mode) ? "directory" : "device, pipe or socket");
     } else if (st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED) {
-            status = oct_fail(err, OCT_ERR_MEMORY, "%s: cannot map %" PRId64 " bytes: %s", path,
-                              (int64_t)st.st_size, strerror(errno));
-        } else {
-            *map = p;
-            *n = (size_t)st.st_size;
-        }
+        status = oct_part_map(fd, path, (uint64_t)st.st_size, map, n, part, err);
     }
     close(fd);
     return status;
@@ -588,15 +585,22 @@ oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err)
     const void *map;
     size_t n;
     oct_gguf *g = NULL;
+    oct_part *part;
 
     *out = NULL;
-    OCT_TRY(map_file(path, &map, &n, err));
-    oct_status status = oct_gguf_parse(path, n ? map : "", n, n, &g, err);
+    oct_status status = map_file(path, &map, &n, &part, err);
+    if (status == OCT_OK) {
+        /* A part's first run has the header; no byte beyond it may be looked at. */
+        status = oct_gguf_parse(path, n ? map : "", part ? (size_t)part->run[0].bytes : n, n, &g, err);
+        if (!g)
+            unmap(map, n);
+    }
     if (!g) {
-        unmap(map, n);
+        oct_part_free(part);
         return status;
     }
     g->mapped = n;
+    g->part = part;
     for (int64_t i = 0; i < g->n_tensors; i++)
         g->tensors[i].data = g->bytes + g->tensors[i].offset;
     *out = g;
@@ -618,6 +622,7 @@ void oct_gguf_close(oct_gguf *g)
     free(g->kv);
     free(g->path);
     unmap(g->bytes, g->mapped);
+    oct_part_free(g->part);
     free(g);
 }
 
@@ -631,6 +636,11 @@ const char *oct_gguf_path(const oct_gguf *g)
 uint64_t oct_gguf_file_bytes(const oct_gguf *g)
 {
     return g->file_bytes;
+}
+
+const oct_part *oct_gguf_part(const oct_gguf *g)
+{
+    return g->part;
 }
 
 uint64_t oct_gguf_data_offset(const oct_gguf *g)

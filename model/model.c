@@ -106,6 +106,33 @@ static oct_status bind_all(oct_model *m, oct_error *err)
     return OCT_OK;
 }
 
+/* A part holds the runs that follow from its rank, neither more nor less: then whatever a session
+ * of that rank reads is there. */
+static oct_status check_part(const oct_model *m, oct_error *err)
+{
+    const oct_part *have = oct_gguf_part(m->file);
+    oct_shard shard;
+    oct_part want;
+    if (!have)
+        return OCT_OK;
+    const char *wrong = oct_shard_make(have->layout, have->rank, have->size, m->config.n_slices,
+                                       m->config.n_experts, &shard);
+    if (wrong)
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: a part for %d ranks, but %s",
+                        oct_gguf_path(m->file), have->size, wrong);
+    oct_status s = oct_model_part(m, &shard, &want, err);
+    bool same = s == OCT_OK && want.n_runs == have->n_runs;
+    for (int64_t i = 0; same && i < want.n_runs; i++)
+        same = want.run[i].at == have->run[i].at && want.run[i].bytes == have->run[i].bytes;
+    free(want.run);
+    char name[OCT_PART_NAME_MAX];
+    if (s == OCT_OK && !same)
+        s = oct_fail(err, OCT_ERR_FORMAT, "%s: does not hold what the part of %s should",
+                     oct_gguf_path(m->file),
+                     oct_part_name(have->layout, have->rank, have->size, name));
+    return s;
+}
+
 static oct_status open_tokenizer(oct_model *m, oct_error *err)
 {
     const oct_gguf_tensor *t = oct_gguf_find(m->file, OCT_GROK_TOKENIZER);
@@ -163,7 +190,12 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     i->pad_id = (int32_t)c->pad_id;
     i->eos_id = (int32_t)c->eos_id;
     i->has_tokenizer = m->tokenizer != NULL;
-    i->file_bytes = oct_gguf_file_bytes(m->file);
+    const oct_part *part = oct_gguf_part(m->file);
+    i->file_bytes = part ? part->file_bytes : oct_gguf_file_bytes(m->file);
+    i->part_size = part ? part->size : 0;
+    i->part_rank = part ? part->rank : 0;
+    i->part_by =
+        part && part->layout == OCT_SHARD_EXPERT ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
     i->active_bytes = active_bytes(m);
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }
@@ -178,6 +210,7 @@ static oct_status open_all(oct_model *m, const char *path, oct_error *err)
         return oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory for %lld layers", path,
                         (long long)m->config.n_layers);
     OCT_TRY(bind_all(m, err));
+    OCT_TRY(check_part(m, err));
     OCT_TRY(open_tokenizer(m, err));
     return fill_info(m, err);
 }

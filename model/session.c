@@ -81,10 +81,11 @@ static oct_status choose_shard(const oct_model *m, const oct_session_params *p, 
     oct_shard_layout layout = p->shard == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
     const char *wrong = oct_shard_make(layout, comm->rank, comm->size, m->config.n_slices,
                                        m->config.n_experts, shard);
-    return wrong ? oct_fail(err, OCT_ERR_UNSUPPORTED,
-                            "%d ranks for %lld slices and %lld experts: %s", comm->size,
-                            (long long)m->config.n_slices, (long long)m->config.n_experts, wrong)
-                 : OCT_OK;
+    if (wrong)
+        return oct_fail(err, OCT_ERR_UNSUPPORTED, "%d ranks for %lld slices and %lld experts: %s",
+                        comm->size, (long long)m->config.n_slices, (long long)m->config.n_experts,
+                        wrong);
+    return oct_model_holds(m, shard, err);
 }
 
 /* *r must be zero, and freed in any case. */
