@@ -160,6 +160,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
         p->chunk = n_ctx * n_seqs;
     p->n_threads = (int)o->n_threads;
     p->kv = (oct_kv)o->kv;
+    p->act = (oct_act)o->act;
     p->blas = o->blas;
     p->shard = (oct_shard_by)o->shard;
     p->comm = oct_ranks_comm();

@@ -22,6 +22,7 @@ void oct_graph_init(oct_graph *g, int64_t rows)
     memset(g, 0, sizeof *g);
     g->rows = rows;
     g->layer = -1;
+    g->act_digits = 2;
 }
 
 void oct_graph_free(oct_graph *g)
@@ -149,7 +150,7 @@ oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_q8_layout 
     oct_tensor *out = activation(g, "act", OCT_ACT, x, x->rows, x->cols);
     if (!out || !add_node(g, OCT_OP_QUANTISE, x, NULL, out))
         return NULL;
-    oct_act_layout_init(&out->act, w->n_in, w->n_groups);
+    oct_act_layout_init(&out->act, w->n_in, w->n_groups, g->act_digits);
     out->row_bytes = out->act.bytes;
     return out;
 }

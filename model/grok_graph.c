@@ -37,10 +37,11 @@ static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n
 }
 
 oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn, const oct_shard *shard,
-                          int64_t rows, oct_graph *g, oct_error *err)
+                          int64_t rows, int act_digits, oct_graph *g, oct_error *err)
 {
     const oct_grok_config *c = &m->config;
     oct_graph_init(g, rows);
+    g->act_digits = act_digits;
     oct_tensor *h = oct_graph_embed(g, &m->embedding, c->embedding_scale);
     if (shard->size > 1)
         oct_graph_fold_ranks(g, h);

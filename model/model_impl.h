@@ -50,9 +50,9 @@ void oct_session_get_parts(oct_session *s, oct_session_parts *p);
  *   per layer: h += norm_attn_out(attention(norm_attn_in(h)) Wo)
  *              h += norm_ffn_out(moe(norm_ffn_in(h)))
  *   logits = norm_final(h) E^T * output_scale
- * attn must outlive the graph. */
+ * attn must outlive the graph. act_digits: see oct_graph. */
 OCT_MUST_CHECK oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn,
-                                         const oct_shard *shard, int64_t rows, oct_graph *g,
-                                         oct_error *err);
+                                         const oct_shard *shard, int64_t rows, int act_digits,
+                                         oct_graph *g, oct_error *err);
 
 #endif

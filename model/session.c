@@ -103,6 +103,7 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
     OCT_TRY(in_range("chunk", r->chunk, 1, 1 << 16, err));
     OCT_TRY(in_range("threads", r->n_threads, 1, OCT_MAX_THREADS, err));
     OCT_TRY(in_range("KV type", p->kv, OCT_KV_CACHE_F16, OCT_KV_CACHE_F32, err));
+    OCT_TRY(in_range("activations", p->act, OCT_ACT_I16, OCT_ACT_I8, err));
     if (r->chunk > r->n_ctx * r->n_seqs) /* never more rows than there are positions */
         r->chunk = r->n_ctx * r->n_seqs;
     return resolve_isa(p->isa, &r->isa, err);
@@ -135,7 +136,8 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
                                 .bind = r->bind, .blas = p->blas, .n_domains = r->n_domains,
                                 .shard = r->shard};
     OCT_TRY(oct_backend_cpu(&cpu, &s->backend, err));
-    OCT_TRY(oct_grok_graph(m, &s->attn, &r->shard, r->chunk, &s->graph, err));
+    const int digits = p->act == OCT_ACT_I8 ? 1 : 2;
+    OCT_TRY(oct_grok_graph(m, &s->attn, &r->shard, r->chunk, digits, &s->graph, err));
     return oct_plan_make(&s->graph, s->backend, &s->plan, err);
 }
 

@@ -1,6 +1,6 @@
 /* q8.h: the weight type of Octet, "int8, one scale per output channel and per group of inputs",
- * and the 16-bit activations it is multiplied with. Pure functions; nothing here can fail at run
- * time, allocates, or keeps state, so everything is thread-safe.
+ * and the activations of 16 or 8 bits it is multiplied with. Pure functions; nothing here can fail
+ * at run time, allocates, or keeps state, so everything is thread-safe.
  *
  * A matrix W[n_out][n_in] has n_groups equal runs of inputs ("groups"); its value is
  *     W[o][i] = q[o][i] * scale[i / group_in][o],   q int8 (all of -128..127), scale bf16.
@@ -24,10 +24,11 @@
  * matrices ("parts"), one after the other (query, key, value) or, interleaved, 32 of part 0 beside
  * 32 of part 1 in every panel (gate, up), so that gelu(gate) * up needs one panel only.
  *
- * ACTIVATIONS. Within a group, runs of OCT_Q8_BLOCK inputs (the last may be shorter) are quantised
- * together: a[i] = round(x[i] / s), |a| <= 32639, s = max|x| / 32639, f32, and a = 256 hi + lo with
- * both digits int8. 512 is the largest power of two for which a block's dot product fits int32:
- * 128 * 32639 * 512 < 2^31.
+ * ACTIVATIONS. Within a group, blocks of inputs (the last may be shorter) are quantised together:
+ * a[i] = round(x[i] / s), s = max|x| / most, f32.
+ *     two digits   blocks of 512, most = 32639; a = 256 hi + lo, both int8. 512 is the largest power
+ *                  of two for which a block's dot product fits int32: 128 * 32639 * 512 < 2^31
+ *     one digit    blocks of OCT_Q8_BLOCK_I8, most = 127; a = lo
  *
  * ORDER OF SUMS (the contract of every integer kernel, any ISA). Per unit, token and channel:
  *     y = +0
@@ -45,11 +46,13 @@
 #include <stdint.h>
 
 enum {
-    OCT_Q8_PANEL = 64,      /* output channels of a panel */
-    OCT_Q8_QUAD = 4,        /* consecutive inputs stored side by side */
-    OCT_Q8_BLOCK = 512,     /* activations that share a scale, at most */
-    OCT_Q8_ACT_MAX = 32639, /* largest 16-bit activation: 127 * 256 + 127 */
-    OCT_Q8_ACT_ALIGN = 64,  /* groups of an activation row start at multiples of this */
+    OCT_Q8_PANEL = 64,       /* output channels of a panel */
+    OCT_Q8_QUAD = 4,         /* consecutive inputs stored side by side */
+    OCT_Q8_BLOCK = 512,      /* activations of two digits that share a scale, at most */
+    OCT_Q8_BLOCK_I8 = 256,   /* of one digit; divides OCT_Q8_BLOCK */
+    OCT_Q8_ACT_MAX = 32639,  /* largest activation of two digits: 127 * 256 + 127 */
+    OCT_Q8_ACT_MAX_I8 = 127, /* of one */
+    OCT_Q8_ACT_ALIGN = 64,   /* groups of an activation row start at multiples of this */
     OCT_Q8_MAX_PARTS = 3,
     OCT_Q8_MAX_SLICES = 8
 };
@@ -145,19 +148,22 @@ double oct_q8_error_rel(const oct_q8_error *e); /* sqrt(sum_sq_err / sum_sq_ref)
  * start; what the digit area holds is the business of the kernel row that wrote it. */
 typedef struct oct_act_layout {
     int64_t n_in, n_groups, group_in;
+    int digits;           /* 8-bit digits of an activation: 2 or 1 */
+    int32_t most;         /* largest integer */
+    int64_t block;        /* inputs that share a scale, at most */
     int64_t group_pad;    /* group_in rounded up to OCT_Q8_ACT_ALIGN; padding is zero */
-    int64_t group_blocks; /* ceil(group_in / OCT_Q8_BLOCK) */
+    int64_t group_blocks; /* ceil(group_in / block) */
     int64_t n_blocks;     /* n_groups * group_blocks */
     size_t sums_at;       /* int32[2][n_blocks]; scales, f32[n_blocks], are at 0 */
     size_t digits_at;     /* n_groups * group_pad * 2 bytes, 64-byte aligned */
     size_t bytes;         /* of a row, a multiple of 64; also enough for f32[n_in] (the ref row) */
 } oct_act_layout;
-void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups);
+void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups, int digits);
 
 /* Plain reference of the activation quantiser: a[n_in] and scale[n_blocks]. Rule: m = max|x| of the
  * block. m == 0 or m < 1e-30: s = 0, a = 0. m is NaN or Inf: s = NaN, a = 0 (so that the outputs
- * are NaN). Else s = m / 32639 and a = rint(x * (32639 / m)), in f32, rounded to nearest even,
- * clamped to +-32639. */
+ * are NaN). Else s = m / most and a = rint(x * (most / m)), in f32, rounded to nearest even, clamped
+ * to +-most. */
 void oct_act_quantise_ref(const oct_act_layout *l, const float *x, int16_t *a, float *scale);
 
 #endif

@@ -15,6 +15,7 @@
 static rig_rng check_rng;
 static rig_pool check_pool;
 static char check_text[256];
+static int check_digits = 2; /* of the activations of linear */
 
 static const oct_kernels *const ref_row = &oct_kernel_rows[OCT_ISA_REF];
 
@@ -123,6 +124,7 @@ static const linear_shape linear_shapes[] = {
     {256, 1, 1, 0, 13},  {509, 1, 1, 0, 3},  {511, 1, 2, 1, 2},  {512, 2, 2, 0, 5},
     {513, 2, 4, 1, 3},   {768, 1, 8, 6, 6},  {1031, 2, 2, 0, 4}, {1536, 1, 1, 0, 1},
     {4096, 1, 8, 5, 13}, {6144, 1, 1, 0, 4}, {64, 1, 1, 0, 0},   {40, 1, 1, 0, 101},
+    {200, 1, 1, 0, 19},  {72, 1, 2, 0, 23},
 };
 
 typedef struct linear_case {
@@ -156,7 +158,7 @@ static void linear_case_make(const linear_shape *s, int pattern, linear_case *c)
                            .n_parts = 1};
     if (oct_q8_layout_init(&c->w))
         abort();
-    oct_act_layout_init(&c->act, n_in, s->row_groups);
+    oct_act_layout_init(&c->act, n_in, s->row_groups, check_digits);
     c->q = scratch((size_t)unit_in * 64);
     fill_weights(c->q, unit_in * 64, pattern / PATTERNS + pattern);
     c->scales = scratch((size_t)s->unit_groups * 128);
@@ -188,13 +190,13 @@ static void linear_case_make(const linear_shape *s, int pattern, linear_case *c)
     c->want = scratch(256);
 }
 
-/* Largest distance from the reference row that 16-bit activations explain: half a step each. */
+/* Largest distance from the reference row that rounded activations explain: half a step each. */
 static double linear_bound(const linear_case *c, const linear_shape *s, int64_t r, int lane)
 {
     double bound = 0.0;
     for (int64_t i = 0; i < s->group_in * s->unit_groups; i++) {
         int64_t g = i / s->group_in, row_g = s->first_group + g;
-        double step = (double)c->s[row_g * c->act.group_blocks + i % s->group_in / OCT_Q8_BLOCK];
+        double step = (double)c->s[row_g * c->act.group_blocks + i % s->group_in / c->act.block];
         double x = fabs((double)c->x[r][row_g * s->group_in + i % s->group_in]);
         double w =
             fabs((double)c->q[i * 64 + lane] * (double)oct_f32_of_bf16(c->scales[g * 64 + lane]));
@@ -245,7 +247,7 @@ static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, 
     return NULL;
 }
 
-static const char *check_linear(const oct_kernels *k)
+static const char *linear_shapes_run(const oct_kernels *k)
 {
     for (size_t i = 0; i < sizeof linear_shapes / sizeof *linear_shapes; i++) {
         const linear_shape *s = &linear_shapes[i];
@@ -261,7 +263,7 @@ static const char *check_linear(const oct_kernels *k)
 }
 
 /* Scales lie where all rows keep them; the digits are read back by one-hot weights. */
-static const char *check_act_quantise(const oct_kernels *k)
+static const char *act_sizes_run(const oct_kernels *k)
 {
     static const int64_t sizes[][2] = {{1, 1},    {27 * 8, 8}, {160, 8}, {192, 8}, {511, 1},
                                        {1031, 1}, {6144, 1},   {100, 4}, {768, 2}, {4096 * 2, 2}};
@@ -269,7 +271,7 @@ static const char *check_act_quantise(const oct_kernels *k)
         enum pattern p = (enum pattern)(i % PATTERNS);
         int64_t n_in = sizes[i / PATTERNS][0], n_groups = sizes[i / PATTERNS][1];
         oct_act_layout l;
-        oct_act_layout_init(&l, n_in, n_groups);
+        oct_act_layout_init(&l, n_in, n_groups, check_digits);
         float *x = new_input(n_in, p), *s = scratch((size_t)l.n_blocks * 4),
               *row = scratch(l.bytes);
         int16_t *a = scratch((size_t)n_in * 2);
@@ -312,6 +314,31 @@ static const char *check_act_quantise(const oct_kernels *k)
         CHECK_CASE_ENDS("act_quantise of 603");
     }
     return NULL;
+}
+
+/* Both widths of activations; the first failure, with the width. */
+static const char *both_digits(const oct_kernels *k, const char *(*run)(const oct_kernels *))
+{
+    static char text[sizeof check_text + 32];
+    const char *wrong = NULL;
+    for (int digits = 2; digits >= 1 && !wrong; digits--) {
+        check_digits = digits;
+        wrong = run(k);
+        if (wrong)
+            snprintf(text, sizeof text, "%d digit%s: %s", digits, digits > 1 ? "s" : "", wrong);
+    }
+    check_digits = 2;
+    return wrong ? text : NULL;
+}
+
+static const char *check_linear(const oct_kernels *k)
+{
+    return both_digits(k, linear_shapes_run);
+}
+
+static const char *check_act_quantise(const oct_kernels *k)
+{
+    return both_digits(k, act_sizes_run);
 }
 
 /* ---- attention ---- */

@@ -43,9 +43,9 @@ static inline void oracle_linear_row(const oct_q8_layout *w, const oct_act_layou
             float t = 0.0f;
             int64_t row_group = first_group + g;
             for (int64_t b = 0; b < act->group_blocks; b++) {
-                int64_t end = (b + 1) * OCT_Q8_BLOCK, isum = 0;
+                int64_t end = (b + 1) * act->block, isum = 0;
                 end = end < w->group_in ? end : w->group_in;
-                for (int64_t i = b * OCT_Q8_BLOCK; i < end; i++)
+                for (int64_t i = b * act->block; i < end; i++)
                     isum += (int64_t)q[(g * w->group_in + i) * OCT_Q8_PANEL + lane] *
                             a[row_group * w->group_in + i];
                 t = fmaf((float)isum, s[row_group * act->group_blocks + b], t);

@@ -28,7 +28,7 @@ static void planes_act_quantise(const oct_act_layout *l, const float *x, void *r
     memset(digits, 0, (size_t)plane * 2);
     for (int64_t i = 0; i < l->n_in; i++) {
         int64_t group = i / l->group_in, in = i % l->group_in;
-        int64_t block = group * l->group_blocks + in / OCT_Q8_BLOCK;
+        int64_t block = group * l->group_blocks + in / l->block;
         int hi = (a[i] + 128 + 65536) / 256 - 256; /* the floor */
         int lo = a[i] - 256 * hi;
         digits[group * l->group_pad + in] = (int8_t)hi;
@@ -60,8 +60,8 @@ void emulated_few_rows(const oct_linear_args *a)
                     int64_t at = row_g * l->group_pad + i;
                     isum += (int64_t)oct_q8_weight(a->w, a->panel, 0, lane, g * l->group_in + i) *
                             (256 * digits[at] + digits[plane + at]);
-                    if ((i + 1) % OCT_Q8_BLOCK == 0 || i + 1 == l->group_in) {
-                        t = fmaf((float)isum, s[row_g * l->group_blocks + i / OCT_Q8_BLOCK], t);
+                    if ((i + 1) % l->block == 0 || i + 1 == l->group_in) {
+                        t = fmaf((float)isum, s[row_g * l->group_blocks + i / l->block], t);
                         isum = 0;
                     }
                 }

@@ -18,7 +18,7 @@
 
 #include "npy.h"
 
-static const char *const fast_rows[] = {"avx2", "avx512"};
+static const char *const fast_rows[] = {"avx2", "avx512", "amx"};
 enum { N_FAST = sizeof(fast_rows) / sizeof(fast_rows[0]) };
 
 /* ---- helpers -------------------------------------------------------------------------------- */
@@ -170,15 +170,15 @@ static figures compare(const char *what, const float *want, const float *got, in
 
 /* ---- parity -------------------------------------------------------------------------------- */
 
-static figures parity(const char *name, const char *isa, oct_kv kv)
+static figures parity_act(const char *name, const char *isa, oct_kv kv, oct_act act)
 {
     oct_model *m = open_model(name);
     oct_npy tokens = golden(name, "tokens", 'i', 4), want = golden(name, "logits", 'f', 4);
     int64_t B = tokens.shape[0], T = tokens.shape[1], V = want.shape[2];
     assert_int_equal(V, oct_model_get_info(m)->n_vocab);
-    oct_session_params p = {.isa = isa, .kv = kv, .n_threads = 2};
+    oct_session_params p = {.isa = isa, .kv = kv, .act = act, .n_threads = 2};
     char what[64];
-    snprintf(what, sizeof(what), "%s, %s", name, isa);
+    snprintf(what, sizeof(what), "%s, %s%s", name, isa, act == OCT_ACT_I8 ? ", --act i8" : "");
     float *got = eval_alone(m, &p, tokens.data, B, T);
     figures f = compare(what, want.data, got, B * T, V);
     free(got);
@@ -186,6 +186,11 @@ static figures parity(const char *name, const char *isa, oct_kv kv)
     oct_npy_free(&want);
     oct_model_close(m);
     return f;
+}
+
+static figures parity(const char *name, const char *isa, oct_kv kv)
+{
+    return parity_act(name, isa, kv, OCT_ACT_I16);
 }
 
 /* Reference kernels, f32 cache: the mathematics. */
@@ -243,9 +248,14 @@ static void test_cache_types(void **state)
 }
 
 /* 9728 tokens of text in windows of 512, each on its own. */
-static void test_text(void **state)
+typedef struct text_figures {
+    double perplexity; /* over that of xAI's code in f32 */
+    double agree;      /* share of positions with the same argmax as there */
+    double mean_kl;    /* from 16-bit to these activations, nats */
+} text_figures;
+
+static text_figures eval_text(const char *what, oct_act act)
 {
-    (void)state;
     oct_model *m = open_model("tiny-grok");
     oct_npy tokens = golden("tiny-grok", "text_tokens", 'i', 4);
     oct_npy nll = golden("tiny-grok", "text_nll", 'f', 4);
@@ -255,37 +265,76 @@ static void test_text(void **state)
     const int16_t *top = top4.data;
     const float *want_nll = nll.data;
     assert_int_equal(T, 512);
-    oct_session_params p = {.n_ctx = T};
-    oct_session *s = new_session(m, &p);
-    float *logits = floats(T * V);
+    oct_session_params p = {.n_ctx = T, .act = act}, p16 = {.n_ctx = T};
+    oct_session *s = new_session(m, &p), *s16 = new_session(m, &p16);
+    float *logits = floats(T * V), *logits16 = floats(T * V);
     uint8_t *want = ones(T);
-    double sum = 0, want_sum = 0;
+    double sum = 0, want_sum = 0, kl_sum = 0;
     for (int64_t n = 0; n < N; n++) {
         oct_batch b = {.n = T, .token = ids + n * T, .want = want};
         oct_session_truncate(s, 0, 0);
+        oct_session_truncate(s16, 0, 0);
         eval(s, &b, logits);
+        if (act != OCT_ACT_I16)
+            eval(s16, &b, logits16);
         for (int64_t t = 0; t < T; t++) {
             same += argmax(logits + t * V, V) == top[(n * T + t) * 4];
+            kl_sum += act != OCT_ACT_I16 ? kl(logits16 + t * V, logits + t * V, V) : 0;
             if (t + 1 < T) {
                 sum -= oct_logprob(logits + t * V, V, ids[n * T + t + 1]);
                 want_sum += want_nll[n * (T - 1) + t];
             }
         }
     }
-    double count = (double)(N * (T - 1)), ppl = exp(sum / count), want_ppl = 30.99929443144654;
-    double agree = (double)same / (double)(N * T);
-    printf("  perplexity %.6f (xAI's code in f32: %.6f), argmax %.3f %%\n", ppl, want_ppl,
-           100 * agree);
+    double count = (double)(N * (T - 1)), want_ppl = 30.99929443144654;
+    text_figures f = {exp(sum / count) / want_ppl, (double)same / (double)(N * T),
+                      kl_sum / (double)(N * T)};
+    printf("  %s: perplexity %.6f (xAI's code in f32: %.6f), argmax %.3f %%, mean KL to 16-bit "
+           "activations %.2e\n",
+           what, f.perplexity * want_ppl, want_ppl, 100 * f.agree, f.mean_kl);
     assert_true(fabs(exp(want_sum / count) / want_ppl - 1) < 1e-6);
-    assert_true(fabs(ppl / want_ppl - 1) <= 0.0005);
-    assert_true(agree >= 0.998);
     free(want);
     free(logits);
+    free(logits16);
     oct_session_free(s);
+    oct_session_free(s16);
     oct_npy_free(&tokens);
     oct_npy_free(&nll);
     oct_npy_free(&top4);
     oct_model_close(m);
+    return f;
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    text_figures f = eval_text("16-bit activations", OCT_ACT_I16);
+    assert_true(fabs(f.perplexity - 1) <= 0.0005);
+    assert_true(f.agree >= 0.998);
+}
+
+/* Activations of 8 bits. Most of the mean is router decisions that are turned over; in `odd`, whose
+ * weights are noise, they are many. */
+static void test_act_i8(void **state)
+{
+    (void)state;
+    oct_model *m = open_model("tiny-grok");
+    for (int i = 0; i < N_FAST; i++) {
+        if (!have_row(m, fast_rows[i]))
+            continue;
+        figures f = parity_act("tiny-grok", fast_rows[i], OCT_KV_CACHE_F16, OCT_ACT_I8);
+        assert_true(f.median_kl > 1e-5); /* the mode is on */
+        assert_true(f.median_kl <= 3e-4 && f.mean_kl <= 2e-3 && f.agree >= 0.97);
+        f = parity_act("dense", fast_rows[i], OCT_KV_CACHE_F16, OCT_ACT_I8);
+        assert_true(f.median_kl <= 1e-4 && f.mean_kl <= 1e-4 && f.agree >= 0.97);
+        f = parity_act("odd", fast_rows[i], OCT_KV_CACHE_F16, OCT_ACT_I8);
+        assert_true(f.median_kl <= 4e-3 && f.agree >= 0.75);
+    }
+    oct_model_close(m);
+    text_figures f = eval_text("8-bit activations", OCT_ACT_I8);
+    assert_true(fabs(f.perplexity - 1) <= 0.002);
+    assert_true(f.agree >= 0.98);
+    assert_true(f.mean_kl > 1e-5 && f.mean_kl <= 3e-3);
 }
 
 /* One sequence over the whole context; logits of its last 8 positions only. */
@@ -433,7 +482,7 @@ static float *eval_together(const oct_model *m, oct_session_params p, const int3
     return logits;
 }
 
-static void check_bits(const char *name, const char *isa, const float *first,
+static void check_bits(const char *name, const char *isa, oct_act act, const float *first,
                        const float *yardstick)
 {
     static const oct_session_params cuts[] = {
@@ -453,17 +502,20 @@ static void check_bits(const char *name, const char *isa, const float *first,
     int64_t B = tokens.shape[0], T = tokens.shape[1];
     int64_t n = B * T * oct_model_get_info(m)->n_vocab;
     char what[128];
-    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+    const size_t step = act == OCT_ACT_I8 ? 3 : 1; /* less is enough for the second mode */
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i += step) {
         oct_session_params p = cuts[i];
         p.isa = isa;
+        p.act = act;
         float *got = eval_alone(m, &p, tokens.data, B, T);
-        snprintf(what, sizeof(what), "%s, %s, %d threads, chunk %d%s%s", name, isa, p.n_threads,
+        snprintf(what, sizeof(what), "%s, %s%s, %d threads, chunk %d%s%s", name, isa,
+                 act == OCT_ACT_I8 ? ", i8" : "", p.n_threads,
                  p.chunk ? (int)p.chunk : 512, p.topology ? ", " : "",
                  p.topology ? p.topology : "");
         same_bits(what, first, got, n);
         free(got);
     }
-    oct_session_params p = {.isa = isa, .n_threads = 2, .chunk = 37};
+    oct_session_params p = {.isa = isa, .act = act, .n_threads = 2, .chunk = 37};
     float *got = eval_together(m, p, tokens.data, B, T);
     snprintf(what, sizeof(what), "%s, %s, all in one batch", name, isa);
     same_bits(what, first, got, n);
@@ -476,7 +528,7 @@ static void check_bits(const char *name, const char *isa, const float *first,
     oct_model_close(m);
 }
 
-static void bits(const char *name)
+static void bits(const char *name, oct_act act)
 {
     oct_model *m = open_model(name);
     oct_npy tokens = golden(name, "tokens", 'i', 4);
@@ -484,9 +536,10 @@ static void bits(const char *name)
     for (int i = 0; i < N_FAST; i++) {
         if (!have_row(m, fast_rows[i]))
             continue;
-        oct_session_params p = {.isa = fast_rows[i], .n_threads = 1, .chunk = 512};
+        oct_session_params p = {
+            .isa = fast_rows[i], .act = act, .n_threads = 1, .chunk = 512};
         rows[i] = eval_alone(m, &p, tokens.data, tokens.shape[0], tokens.shape[1]);
-        check_bits(name, fast_rows[i], rows[i], i > 0 ? rows[0] : NULL);
+        check_bits(name, fast_rows[i], act, rows[i], i > 0 ? rows[0] : NULL);
     }
     for (int i = 0; i < N_FAST; i++)
         free(rows[i]);
@@ -497,19 +550,25 @@ static void bits(const char *name)
 static void test_bits_tiny(void **state)
 {
     (void)state;
-    bits("tiny-grok");
+    bits("tiny-grok", OCT_ACT_I16);
 }
 
 static void test_bits_odd(void **state)
 {
     (void)state;
-    bits("odd");
+    bits("odd", OCT_ACT_I16);
 }
 
 static void test_bits_dense(void **state)
 {
     (void)state;
-    bits("dense");
+    bits("dense", OCT_ACT_I16);
+}
+
+static void test_bits_i8(void **state)
+{
+    (void)state;
+    bits("tiny-grok", OCT_ACT_I8);
 }
 
 /* Over several attention blocks, with every type of cache. */
@@ -549,9 +608,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),   cmocka_unit_test(test_fast_rows),
         cmocka_unit_test(test_cache_types), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_act_i8),
         cmocka_unit_test(test_long),        cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_bits_tiny),   cmocka_unit_test(test_bits_odd),
-        cmocka_unit_test(test_bits_dense),  cmocka_unit_test(test_bits_long),
+        cmocka_unit_test(test_bits_dense),  cmocka_unit_test(test_bits_i8),
+        cmocka_unit_test(test_bits_long),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1)

@@ -63,7 +63,7 @@ static void scalar_act_quantise(const oct_act_layout *l, const float *x, void *r
     oct_act_quantise_ref(l, x, a, row);
     const float *s = row;
     for (int64_t i = 0; i < l->n_in && fault == TRUNCATES; i++) {
-        float scale = s[i / l->group_in * l->group_blocks + i % l->group_in / OCT_Q8_BLOCK];
+        float scale = s[i / l->group_in * l->group_blocks + i % l->group_in / l->block];
         if (scale > 0.0f)
             a[i] = (int16_t)(x[i] / scale);
     }
@@ -74,7 +74,7 @@ static int64_t scalar_isum(const oct_linear_args *l, const int16_t *a, int64_t g
                            int lane)
 {
     const int64_t most = INT16_MAX * 256; /* of a pair, when 16 bits hold its upper digits */
-    int64_t end = start + OCT_Q8_BLOCK, isum = 0, pair = 0;
+    int64_t end = start + l->act->block, isum = 0, pair = 0;
     end = end < l->w->group_in ? end : l->w->group_in;
     end = fault == DROPS_TAIL ? end / 4 * 4 : end;
     for (int64_t i = start; i < end; i++) {
@@ -102,7 +102,7 @@ static float scalar_sum(const oct_linear_args *l, const void *row, int lane)
         float t = 0.0f;
         for (int64_t b = 0; b < used; b++) {
             float isum = (float)scalar_isum(l, digits + row_group * l->act->group_in, g,
-                                            b * OCT_Q8_BLOCK, lane);
+                                            b * l->act->block, lane);
             float scale = s[row_group * blocks + b], product = isum * scale;
             t = fault == ROUNDS_PRODUCT ? t + product : fmaf(isum, scale, t);
         }

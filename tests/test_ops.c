@@ -268,7 +268,7 @@ static packed pack(const char *w0, const char *w1, enum oct_q8_split split)
     p.l.split = split;
     p.l.n_slices = split == OCT_SPLIT_IN ? p.l.n_groups : 1;
     assert_null(oct_q8_layout_init(&p.l));
-    oct_act_layout_init(&p.act, p.l.n_in, p.l.n_groups);
+    oct_act_layout_init(&p.act, p.l.n_in, p.l.n_groups, 2);
     p.units = zeroed(p.l.unit_stride * (size_t)p.l.n_slices);
     p.scales = zeroed(p.l.scale_stride * (size_t)p.l.n_slices);
     for (int64_t slice = 0; slice < p.l.n_slices; slice++) {

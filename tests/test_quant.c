@@ -426,14 +426,18 @@ static void act_layouts(void **state)
     static const int64_t sizes[][2] = {{6144, 1}, {32768, 8}, {216, 8},     {160, 8},
                                        {192, 8},  {1, 1},     {513, 1},     {256, 1},
                                        {6144, 8}, {64, 64},   {3 * 1025, 3}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < 2 * (sizeof sizes / sizeof *sizes); i++) {
         oct_act_layout a;
-        oct_act_layout_init(&a, sizes[i][0], sizes[i][1]);
+        int digits = 1 + (int)(i % 2);
+        oct_act_layout_init(&a, sizes[i / 2][0], sizes[i / 2][1], digits);
+        assert_int_equal(a.digits, digits);
+        assert_int_equal(a.most, digits == 1 ? 127 : 32639);
+        assert_int_equal(a.block, digits == 1 ? OCT_Q8_BLOCK_I8 : 512);
         assert_int_equal(a.group_in * a.n_groups, a.n_in);
         assert_int_equal(a.group_pad % 64, 0);
         assert_true(a.group_pad >= a.group_in && a.group_pad < a.group_in + 64);
-        assert_true(a.group_blocks * OCT_Q8_BLOCK >= a.group_in);
-        assert_true((a.group_blocks - 1) * OCT_Q8_BLOCK < a.group_in);
+        assert_true(a.group_blocks * a.block >= a.group_in);
+        assert_true((a.group_blocks - 1) * a.block < a.group_in);
         assert_int_equal(a.n_blocks, a.group_blocks * a.n_groups);
         assert_true(a.sums_at >= (size_t)a.n_blocks * 4 && a.sums_at % 4 == 0);
         assert_true(a.digits_at >= a.sums_at + (size_t)a.n_blocks * 8 && a.digits_at % 64 == 0);
@@ -442,41 +446,46 @@ static void act_layouts(void **state)
     }
 }
 
-static void act_error_is_bounded(void **state)
+static void check_act_error(int digits)
 {
-    (void)state;
     enum { GROUP = 1300, N = 2 * GROUP };
-    static float x[N];
+    static float x[N], scale[N];
     static int16_t a[N];
-    float scale[6];
     oct_act_layout l;
-    oct_act_layout_init(&l, N, 2);
-    assert_int_equal(l.n_blocks, 6);
+    oct_act_layout_init(&l, N, 2, digits);
+    int64_t blocks = (GROUP + l.block - 1) / l.block;
+    assert_int_equal(l.n_blocks, 2 * blocks);
     for (int64_t i = 0; i < N; i++)
         x[i] = rig_normal(&rng) * (i == 700 ? 1e4f : 1.0f);
     oct_act_quantise_ref(&l, x, a, scale);
     for (int64_t g = 0; g < 2; g++) {
-        for (int64_t b = 0; b < 3; b++) {
-            float max = 0.0f, s = scale[g * 3 + b];
+        for (int64_t b = 0; b < blocks; b++) {
+            float max = 0.0f, s = scale[g * blocks + b];
             int most = 0;
-            for (int64_t i = b * 512; i < GROUP && i < (b + 1) * 512; i++) {
+            for (int64_t i = b * l.block; i < GROUP && i < (b + 1) * l.block; i++) {
                 float v = x[g * GROUP + i];
                 max = fabsf(v) > max ? fabsf(v) : max;
                 most = abs(a[g * GROUP + i]) > most ? abs(a[g * GROUP + i]) : most;
                 double error = fabs((double)v - (double)s * a[g * GROUP + i]);
                 assert_true(error <= 0.5 * (double)s + 1e-6 * fabs((double)v));
             }
-            assert_true(s == max / 32639.0f);
-            assert_int_equal(most, 32639);
+            assert_true(s == max / (float)l.most);
+            assert_int_equal(most, l.most);
         }
     }
 }
 
-static void act_special_values(void **state)
+static void act_error_is_bounded(void **state)
 {
     (void)state;
+    check_act_error(2);
+    check_act_error(1);
+}
+
+static void check_special_values(int digits)
+{
     oct_act_layout l;
-    oct_act_layout_init(&l, 4, 1);
+    oct_act_layout_init(&l, 4, 1, digits);
     int16_t a[4];
     float s;
     oct_act_quantise_ref(&l, (const float[]){0, -0.0f, 0, 0}, a, &s);
@@ -484,16 +493,23 @@ static void act_special_values(void **state)
     oct_act_quantise_ref(&l, (const float[]){9e-31f, 0, 0, 0}, a, &s);
     assert_true(s == 0.0f && a[0] == 0);
     oct_act_quantise_ref(&l, (const float[]){2e-30f, 0, 0, 0}, a, &s);
-    assert_true(s > 0.0f && a[0] == 32639);
+    assert_true(s > 0.0f && a[0] == l.most);
     oct_act_quantise_ref(&l, (const float[]){1, 2, NAN, 4}, a, &s);
     assert_true(isnan(s) && a[0] == 0 && a[3] == 0);
     oct_act_quantise_ref(&l, (const float[]){1, 2, 3, -INFINITY}, a, &s);
     assert_true(isnan(s) && a[0] == 0 && a[3] == 0);
     oct_act_quantise_ref(&l, (const float[]){3.4e38f, -3.4e38f, 1.7e38f, 0}, a, &s);
-    assert_true(isfinite(s) && a[0] == 32639 && a[1] == -32639 && a[3] == 0);
-    /* Halves go to even: with max 32639 the scale is 1. */
-    oct_act_quantise_ref(&l, (const float[]){32639, 0.5f, 1.5f, -2.5f}, a, &s);
+    assert_true(isfinite(s) && a[0] == l.most && a[1] == -l.most && a[3] == 0);
+    /* Halves go to even: with the largest integer as maximum the scale is 1. */
+    oct_act_quantise_ref(&l, (const float[]){(float)l.most, 0.5f, 1.5f, -2.5f}, a, &s);
     assert_true(s == 1.0f && a[1] == 0 && a[2] == 2 && a[3] == -2);
+}
+
+static void act_special_values(void **state)
+{
+    (void)state;
+    check_special_values(2);
+    check_special_values(1);
 }
 
 /* ---- 16-bit floats ---- */

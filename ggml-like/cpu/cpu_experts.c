@@ -34,11 +34,19 @@ static size_t align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+/* The rows that down reads, of as many digits as those of gate and up. */
+static oct_act_layout down_act(const oct_node *n)
+{
+    oct_act_layout act;
+    const oct_q8_layout *down = n->w[1]->q8;
+    oct_act_layout_init(&act, down->n_in, down->n_groups, n->in[0]->act.digits);
+    return act;
+}
+
 static expert_temp temp_at(const oct_cpu *cpu, unsigned char *base, const oct_node *n, int64_t rows)
 {
     const oct_q8_layout *down = n->w[1]->q8;
-    oct_act_layout act;
-    oct_act_layout_init(&act, down->n_in, down->n_groups);
+    const oct_act_layout act = down_act(n);
     size_t wave = wave_rows(n, rows), slots = (size_t)(rows * n->n_used);
     size_t order_at = align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
     size_t h_at = order_at + align64(slots * sizeof(int32_t));
@@ -139,8 +147,7 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t pa
     const oct_tensor *weight = w->n->w[1], *out = w->n->out;
     int64_t at = panel * OCT_Q8_PANEL;
     int64_t n = out->cols - at < OCT_Q8_PANEL ? out->cols - at : OCT_Q8_PANEL;
-    oct_act_layout act;
-    oct_act_layout_init(&act, weight->q8->n_in, weight->q8->n_groups);
+    const oct_act_layout act = down_act(w->n);
     float *slots = c->cpu->n_domains > 1 ? w->t->parts + c->domain * out->rows * out->cols
                                          : oct_cpu_data(c, out);
     int64_t wave_first = w->t->first[w->first];
@@ -160,8 +167,7 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t pa
 static void quantise_rows(const oct_cpu_run *c, const wave *w)
 {
     const oct_q8_layout *down = w->n->w[1]->q8;
-    oct_act_layout act;
-    oct_act_layout_init(&act, down->n_in, down->n_groups);
+    const oct_act_layout act = down_act(w->n);
     int64_t lo, hi, rows = w->t->first[w->end] - w->t->first[w->first];
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
     for (int64_t r = lo; r < hi; r++)

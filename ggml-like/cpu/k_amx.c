@@ -27,6 +27,8 @@
  *     a unit the tile unit only waits for 4 tile stores, 16 cycles each.
  *   - fetching the next block of the panel from memory, its share a step.
  *
+ * Activations of one digit are the business of avx512.
+ *
  * Inputs beyond a group are zero in the activations, so what a tile of weights holds there does not
  * matter, but it may not be there: the last step of a group whose quads do not fill it reads a copy.
  * Rows beyond the last repeat it; what they yield is not used. All tiles have one shape, and one
@@ -300,7 +302,7 @@ void oct_k_linear__amx(const oct_linear_args *a)
         w.a.rows = a->rows + r;
         w.a.y = a->y + r * OCT_Q8_PANEL;
         w.a.n_rows = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
-        if (w.a.n_rows <= FEW_ROWS) {
+        if (w.a.n_rows <= FEW_ROWS || a->act->digits == 1) {
             oct_k_linear__avx512(&w.a);
             continue;
         }

@@ -7,7 +7,7 @@
  * -128 sum a make it sum q a, which fits int32 (q8.h). (vpmaddubsw would saturate.)
  *
  * Activation row: digits_at holds int16[n_groups * group_pad] in quads a0 a2 a1 a3; sums holds for
- * each block the sum of a, then zeros. */
+ * each block the sum of a, then zeros. One digit or two makes no difference here but for the blocks. */
 #include <float.h>
 #include <math.h>
 
@@ -50,12 +50,12 @@ enum {
     STREAM_AHEAD = 8192 /* bytes fetched ahead where the panel comes from memory */
 };
 
-/* One block of inputs of one panel against n_rows rows: t[r][lane] = fma(isum, s, t[r][lane]). */
+/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s, t[r][lane]). */
 typedef struct linear_tiles {
     const oct_act_layout *act;
     const uint8_t *weights; /* [n_quads][64][4] */
     const void *const *rows;
-    int64_t n_rows, n_quads, group, block_start;
+    int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t; /* [n_rows][64] */
 } linear_tiles;
 
@@ -82,55 +82,62 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
                           int lines, const char *ahead, int64_t ahead_step)
 {
     const oct_act_layout *l = k->act;
-    const int64_t block = k->group * l->group_blocks + k->block_start / OCT_Q8_BLOCK;
+    const int64_t first_block = k->group * l->group_blocks + k->start / l->block;
+    const int64_t block_quads = l->block / OCT_Q8_QUAD;
     const int16_t *a[LINEAR_TILE];
     const char *row[LINEAR_TILE];
-    __m256i acc[LINEAR_TILE][8];
     V_EACH (r, n) {
         row[r] = k->rows[r0 + r];
         a[r] = (const int16_t *)(const void *)(row[r] + l->digits_at) + k->group * l->group_pad +
-               k->block_start;
-        const int32_t *sums = (const int32_t *)(const void *)(row[r] + l->sums_at);
-        V_EACH (c, width)
-            acc[r][c] = _mm256_set1_epi32(-128 * sums[block]);
+               k->start;
     }
     const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
     const uint8_t *w = k->weights + lane * OCT_Q8_QUAD;
-    for (int64_t i = 0; i < 4 * k->n_quads; i += 4) {
-        if (lines < 4) {
-            _mm_prefetch(ahead, _MM_HINT_T0);
-            if (lines == 2)
-                _mm_prefetch(ahead + 64, _MM_HINT_T0);
-            ahead += ahead_step;
+    for (int64_t b = 0, q = 0; q < k->n_quads; b++) {
+        const int64_t end = k->n_quads - q < block_quads ? k->n_quads : q + block_quads;
+        const int64_t block = first_block + b;
+        __m256i acc[LINEAR_TILE][8];
+        V_EACH (r, n) {
+            const int32_t *sums = (const int32_t *)(const void *)(row[r] + l->sums_at);
+            V_EACH (c, width)
+                acc[r][c] = _mm256_set1_epi32(-128 * sums[block]);
         }
-        /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights and
-         * a pair of activations, the 16 registers just suffice. */
-        V_EACH (half, width / 2) {
-            const int c = 2 * half;
-            __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
-            __m256i u1 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c + 32));
-            __m256i odd0 = _mm256_srli_epi16(u0, 8), odd1 = _mm256_srli_epi16(u1, 8);
-            __m256i even0 = _mm256_and_si256(u0, even_mask),
-                    even1 = _mm256_and_si256(u1, even_mask);
-            if (lines == 4)
-                _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T0);
-            V_EACH (r, n) {
-                __m256i pair = pair_at(a[r] + i);
-                madd_add(&acc[r][c], even0, pair);
-                madd_add(&acc[r][c + 1], even1, pair);
-                pair = pair_at(a[r] + i + 2);
-                madd_add(&acc[r][c], odd0, pair);
-                madd_add(&acc[r][c + 1], odd1, pair);
+        for (; q < end; q++) {
+            if (lines < 4) {
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                if (lines == 2)
+                    _mm_prefetch(ahead + 64, _MM_HINT_T0);
+                ahead += ahead_step;
             }
+            /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights
+             * and a pair of activations, the 16 registers just suffice. */
+            V_EACH (half, width / 2) {
+                const int c = 2 * half;
+                __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
+                __m256i u1 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c + 32));
+                __m256i odd0 = _mm256_srli_epi16(u0, 8), odd1 = _mm256_srli_epi16(u1, 8);
+                __m256i even0 = _mm256_and_si256(u0, even_mask),
+                        even1 = _mm256_and_si256(u1, even_mask);
+                if (lines == 4)
+                    _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T0);
+                V_EACH (r, n) {
+                    __m256i pair = pair_at(a[r] + OCT_Q8_QUAD * q);
+                    madd_add(&acc[r][c], even0, pair);
+                    madd_add(&acc[r][c + 1], even1, pair);
+                    pair = pair_at(a[r] + OCT_Q8_QUAD * q + 2);
+                    madd_add(&acc[r][c], odd0, pair);
+                    madd_add(&acc[r][c + 1], odd1, pair);
+                }
+            }
+            w += 256;
         }
-        w += 256;
-    }
-    V_EACH (r, n) {
-        __m256 s = _mm256_set1_ps(((const float *)(const void *)row[r])[block]);
-        float *t = k->t + (r0 + r) * OCT_Q8_PANEL + lane;
-        V_EACH (c, width) {
-            __m256 sum = _mm256_cvtepi32_ps(acc[r][c]);
-            _mm256_store_ps(t + 8 * c, _mm256_fmadd_ps(sum, s, _mm256_load_ps(t + 8 * c)));
+        V_EACH (r, n) {
+            __m256 s = _mm256_set1_ps(((const float *)(const void *)row[r])[block]);
+            float *t = k->t + (r0 + r) * OCT_Q8_PANEL + lane;
+            V_EACH (c, width) {
+                __m256 sum = _mm256_cvtepi32_ps(acc[r][c]);
+                _mm256_store_ps(t + 8 * c, _mm256_fmadd_ps(sum, s, _mm256_load_ps(t + 8 * c)));
+            }
         }
     }
 }
@@ -149,9 +156,9 @@ LINEAR_CASE(1, 1)
 LINEAR_CASE(2, 1)
 LINEAR_CASE(4, 1)
 
-/* One row: the block streams through. More: strips of 16 channels with four rows, of 32 with two,
- * all 64 with one, each fetching its share of the next block. */
-static void linear_block(const linear_tiles *k)
+/* One row: the strip streams through. More: strips of 16 channels with four rows, of 32 with two,
+ * all 64 with one, each fetching its share of the next strip. */
+static void linear_strip(const linear_tiles *k)
 {
     typedef void tile_fn(const linear_tiles *k, int64_t r0, int64_t lane, const char *ahead,
                          int64_t ahead_step);

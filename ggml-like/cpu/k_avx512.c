@@ -6,7 +6,8 @@
  * the activations are quantised) the result is sum q a, exactly.
  *
  * Activation row: digits_at holds int8 hi[n_groups * group_pad], then lo[the same]; sums holds for
- * each block the sum of hi, then for each block the sum of lo. */
+ * each block the sum of hi, then for each block the sum of lo. Of activations of one digit hi is
+ * zero, and not read. */
 #include <float.h>
 #include <math.h>
 
@@ -52,16 +53,16 @@ V_INLINE void act_sum(vi16 a, vi16 *hi, vi16 *lo)
 
 enum {
     LINEAR_CHUNK = 96,  /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 3,    /* rows in registers: 3 x 2 digits x 4 registers of 16 channels */
+    LINEAR_TILE = 6,    /* rows in registers, of one digit: 6 x 4 registers of 16 channels; of two: 3 */
     STREAM_AHEAD = 4096 /* bytes fetched ahead where the panel comes from memory */
 };
 
-/* One block of inputs of one panel against n_rows rows: t[r][lane] = fma(isum, s, t[r][lane]). */
+/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s, t[r][lane]). */
 typedef struct linear_tiles {
     const oct_act_layout *act;
     const uint8_t *weights; /* [n_quads][64][4] */
     const void *const *rows;
-    int64_t n_rows, n_quads, group, block_start;
+    int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t; /* [n_rows][64] */
 } linear_tiles;
 
@@ -80,94 +81,124 @@ V_INLINE __m512i quad_at(const int8_t *p)
 
 /* n rows from r0 on. lines: cache lines to fetch ahead with each quad; 4 is the stream itself,
  * STREAM_AHEAD bytes on, 1 and 2 are at ahead, which moves by ahead_step a quad. */
-V_INLINE void linear_tile(const linear_tiles *k, int n, int64_t r0, int lines, const char *ahead,
-                          int64_t ahead_step)
+V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, int lines,
+                          const char *ahead, int64_t ahead_step)
 {
     const oct_act_layout *l = k->act;
-    const int64_t block = k->group * l->group_blocks + k->block_start / OCT_Q8_BLOCK;
-    const int64_t plane = l->n_groups * l->group_pad;
-    const int8_t *hi[LINEAR_TILE], *lo[LINEAR_TILE];
+    const int64_t plane = l->n_groups * l->group_pad, block_quads = l->block / OCT_Q8_QUAD;
+    const int64_t first_block = k->group * l->group_blocks + k->start / l->block;
+    const int64_t n_quads = k->n_quads;
+    const int first_digit = 2 - digits;
+    float *const t = k->t + r0 * OCT_Q8_PANEL;
     const char *row[LINEAR_TILE];
-    __m512i h[LINEAR_TILE][4], o[LINEAR_TILE][4];
+    const int8_t *a[LINEAR_TILE];
     V_EACH (r, n) {
         row[r] = k->rows[r0 + r];
-        hi[r] = (const int8_t *)row[r] + l->digits_at + k->group * l->group_pad + k->block_start;
-        lo[r] = hi[r] + plane;
-        const int32_t *sums = (const int32_t *)(const void *)(row[r] + l->sums_at);
-        V_EACH (c, 4) {
-            h[r][c] = _mm512_set1_epi32(-128 * sums[block]);
-            o[r][c] = _mm512_set1_epi32(-128 * sums[l->n_blocks + block]);
-        }
+        a[r] = (const int8_t *)row[r] + l->digits_at + first_digit * plane +
+               k->group * l->group_pad + k->start;
     }
     const uint8_t *w = k->weights;
-    for (int64_t i = 0; i < 4 * k->n_quads; i += 4) {
-        __m512i u[4];
-        V_EACH (c, 4) {
-            u[c] = _mm512_load_si512(w + 64 * c);
-            if (lines == 4)
-                _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T1);
+    for (int64_t b = 0, q = 0; q < n_quads; b++) {
+        const int64_t end = n_quads - q < block_quads ? n_quads : q + block_quads;
+        const int64_t block = first_block + b;
+        __m512i acc[LINEAR_TILE][2][4];
+        V_EACH (r, n) {
+            const int32_t *sums = (const int32_t *)(const void *)(row[r] + l->sums_at) + block;
+            V_EACH (d, digits) {
+                __m512i start = _mm512_set1_epi32(-128 * sums[(first_digit + d) * l->n_blocks]);
+                V_EACH (c, 4)
+                    acc[r][d][c] = start;
+            }
         }
-        if (lines < 4) {
-            _mm_prefetch(ahead, _MM_HINT_T0);
-            if (lines == 2)
-                _mm_prefetch(ahead + 64, _MM_HINT_T0);
-            ahead += ahead_step;
+        for (; q < end; q++) {
+            __m512i u[4];
+            V_EACH (c, 4) {
+                u[c] = _mm512_load_si512(w + 64 * c);
+                if (lines == 4)
+                    _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T1);
+            }
+            if (lines < 4) {
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                if (lines == 2)
+                    _mm_prefetch(ahead + 64, _MM_HINT_T0);
+                ahead += ahead_step;
+            }
+            V_EACH (r, n)
+                V_EACH (d, digits) {
+                    __m512i x = quad_at(a[r] + d * plane + q * OCT_Q8_QUAD);
+                    V_EACH (c, 4)
+                        dot_bytes(&acc[r][d][c], u[c], x);
+                }
+            w += 256;
         }
         V_EACH (r, n) {
-            __m512i a = quad_at(hi[r] + i);
-            V_EACH (c, 4)
-                dot_bytes(&h[r][c], u[c], a);
-            a = quad_at(lo[r] + i);
-            V_EACH (c, 4)
-                dot_bytes(&o[r][c], u[c], a);
-        }
-        w += 256;
-    }
-    V_EACH (r, n) {
-        __m512 s = _mm512_set1_ps(((const float *)(const void *)row[r])[block]);
-        float *t = k->t + (r0 + r) * OCT_Q8_PANEL;
-        V_EACH (c, 4) {
-            __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(h[r][c], 8), o[r][c]);
-            __m512 before = _mm512_load_ps(t + 16 * c);
-            _mm512_store_ps(t + 16 * c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, before));
+            __m512 s = _mm512_set1_ps(((const float *)(const void *)row[r])[block]);
+            V_EACH (c, 4) {
+                __m512i sum = acc[r][0][c];
+                if (digits == 2)
+                    sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 8), acc[r][1][c]);
+                float *out = t + r * OCT_Q8_PANEL + 16 * c;
+                __m512 before = _mm512_load_ps(out);
+                _mm512_store_ps(out, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, before));
+            }
         }
     }
 }
 
-#define LINEAR_CASE(n, lines)                                                                  \
-    V_NOINLINE void linear_##n##_##lines(const linear_tiles *k, int64_t r0, const char *ahead, \
-                                         int64_t ahead_step)                                   \
-    {                                                                                          \
-        linear_tile(k, n, r0, lines, ahead, ahead_step);                                       \
+#define LINEAR_CASE(digits, n, lines)                                             \
+    V_NOINLINE void linear_##digits##_##n##_##lines(                              \
+        const linear_tiles *k, int64_t r0, const char *ahead, int64_t ahead_step) \
+    {                                                                             \
+        linear_tile(k, digits, n, r0, lines, ahead, ahead_step);                  \
     }
-LINEAR_CASE(1, 4)
-LINEAR_CASE(2, 4)
-LINEAR_CASE(3, 4)
-LINEAR_CASE(2, 2)
-LINEAR_CASE(3, 2)
-LINEAR_CASE(2, 1)
-LINEAR_CASE(3, 1)
+LINEAR_CASE(1, 1, 4)
+LINEAR_CASE(1, 2, 4)
+LINEAR_CASE(1, 3, 4)
+LINEAR_CASE(1, 4, 4)
+LINEAR_CASE(1, 5, 4)
+LINEAR_CASE(1, 6, 4)
+LINEAR_CASE(1, 3, 2)
+LINEAR_CASE(1, 4, 2)
+LINEAR_CASE(1, 5, 2)
+LINEAR_CASE(1, 6, 2)
+LINEAR_CASE(1, 4, 1)
+LINEAR_CASE(1, 5, 1)
+LINEAR_CASE(1, 6, 1)
+LINEAR_CASE(2, 1, 4)
+LINEAR_CASE(2, 2, 4)
+LINEAR_CASE(2, 3, 4)
+LINEAR_CASE(2, 2, 2)
+LINEAR_CASE(2, 3, 2)
+LINEAR_CASE(2, 2, 1)
+LINEAR_CASE(2, 3, 1)
 
-/* Up to three rows: the block streams through. More: tiles of three and, at the end, of two, each
- * fetching its share of the next block. */
-static void linear_block(const linear_tiles *k)
+/* As many rows as fit the registers: the strip streams through. More: tiles of about the same number
+ * of rows, each fetching its share of the next strip. */
+static void linear_strip(const linear_tiles *k)
 {
     typedef void tile_fn(const linear_tiles *k, int64_t r0, const char *ahead, int64_t ahead_step);
-    static tile_fn *const stream[] = {NULL, linear_1_4, linear_2_4, linear_3_4};
-    static tile_fn *const share[2][2] = {{linear_2_1, linear_3_1}, {linear_2_2, linear_3_2}};
-    if (k->n_rows <= LINEAR_TILE) {
-        stream[k->n_rows](k, 0, NULL, 0);
+    static tile_fn *const stream[2][LINEAR_TILE + 1] = {
+        {NULL, linear_1_1_4, linear_1_2_4, linear_1_3_4, linear_1_4_4, linear_1_5_4, linear_1_6_4},
+        {NULL, linear_2_1_4, linear_2_2_4, linear_2_3_4}};
+    static tile_fn *const share[2][2][LINEAR_TILE + 1] = {
+        {{NULL, NULL, NULL, NULL, linear_1_4_1, linear_1_5_1, linear_1_6_1},
+         {NULL, NULL, NULL, linear_1_3_2, linear_1_4_2, linear_1_5_2, linear_1_6_2}},
+        {{NULL, NULL, linear_2_2_1, linear_2_3_1}, {NULL, NULL, linear_2_2_2, linear_2_3_2}}};
+    const int digits = k->act->digits;
+    const int64_t most = LINEAR_TILE / digits;
+    if (k->n_rows <= most) {
+        stream[digits - 1][k->n_rows](k, 0, NULL, 0);
         return;
     }
-    const int64_t tiles = (k->n_rows + LINEAR_TILE - 1) / LINEAR_TILE;
-    const int64_t twos = tiles * LINEAR_TILE - k->n_rows; /* 0, 1 or 2 of the tiles */
+    const int64_t tiles = (k->n_rows + most - 1) / most, n = k->n_rows / tiles;
+    const int64_t larger = k->n_rows % tiles; /* of the tiles have n + 1 rows */
     const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
-    tile_fn *const *tile = share[step > 64];
+    tile_fn *const *tile = share[digits - 1][step > 64];
     const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
     for (int64_t i = 0, r = 0; i < tiles; i++, ahead += step * k->n_quads) {
-        bool three = i + twos < tiles;
-        tile[three](k, r, ahead, step);
-        r += three ? 3 : 2;
+        int64_t rows = n + (i < larger);
+        tile[rows](k, r, ahead, step);
+        r += rows;
     }
 }
 
