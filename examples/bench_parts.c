@@ -24,6 +24,7 @@ static oct_status part_new(part *p, int64_t rows, int64_t n_seqs, int64_t n_ctx,
                                  .chunk = rows,
                                  .n_threads = p->rig->n_threads,
                                  .kv = (oct_kv)b->kv,
+                                 .act = (oct_act)b->act,
                                  .isa = b->kernels->name};
     p->room = rows;
     p->ids = calloc((size_t)(4 * rows), sizeof *p->ids);

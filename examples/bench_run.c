@@ -77,6 +77,7 @@ static oct_status start(run_state *s, oct_error *err)
                             .chunk = b->chunk,
                             .n_threads = s->rig->n_threads,
                             .kv = (oct_kv)b->kv,
+                            .act = (oct_act)b->act,
                             .isa = b->kernels->name,
                             .cancel = oct_cli_cancel_flag()};
     size_t vocab = (size_t)oct_model_get_info(b->model)->n_vocab;

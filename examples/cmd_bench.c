@@ -28,6 +28,7 @@ static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
         OCT_ROW_INT('r', "repeat", &b->repeats, 1, OCT_BENCH_REPEATS, "N", "repetitions [9]"),
         OCT_ROW_INT(0, "chunk", &b->chunk, 1, 16384, "N", "prompt tokens evaluated together [512]"),
         OCT_ROW_CHOICE(0, "kv", &b->kv, "f16|bf16|f32", "type of the KV cache [f16]"),
+        OCT_ROW_CHOICE(0, "act", &b->act, "i16|i8", "activations in 16 or in 8 bits [i16]"),
         OCT_ROW_FLAG(0, "expert", &b->expert, "instead: experts alone, each with -p rows"),
         OCT_ROW_FLAG(0, "attention", &b->attention,
                      "instead: attention alone, -b sequences at a time, over full contexts\n"
