@@ -4,7 +4,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "cli.h"
 #include "commands.h"
@@ -12,6 +11,7 @@
 #include "grok.h"
 #include "kernels.h"
 #include "memory.h"
+#include "slice.h"
 #include "topology.h"
 
 typedef struct info_state {
@@ -249,38 +249,12 @@ static json_t *list_keys(const oct_gguf *g)
     return list;
 }
 
-/* Compares every tensor with its checksum; names the first that differs. */
-static oct_status verify(const oct_gguf *g, oct_error *err)
+static json_t *part_of(const oct_model_info *info)
 {
-    const void *sums = NULL;
-    uint64_t n = 0;
-    OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
-    if ((int64_t)n != oct_gguf_n_tensors(g))
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: has checksums for %llu tensors, but %lld tensors",
-                        oct_gguf_path(g), (unsigned long long)n, (long long)oct_gguf_n_tensors(g));
-    enum { PIECE = 64 << 20 }; /* between looks at the cancel flag */
-    XXH3_state_t *state = XXH3_createState();
-    oct_status s = state ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
-    for (uint64_t i = 0; s == OCT_OK && i < n; i++) {
-        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, (int64_t)i);
-        uint64_t recorded;
-        memcpy(&recorded, (const char *)sums + 8 * i, sizeof recorded);
-        XXH3_64bits_reset(state);
-        for (uint64_t at = 0; s == OCT_OK && at < t->bytes; at += PIECE) {
-            XXH3_64bits_update(state, (const char *)t->data + at,
-                               t->bytes - at < PIECE ? t->bytes - at : PIECE);
-            if (*oct_cli_cancel_flag())
-                s = oct_fail(err, OCT_ERR_CANCELLED, "interrupted");
-        }
-        if (s == OCT_OK && XXH3_64bits_digest(state) != recorded)
-            s = oct_fail(err, OCT_ERR_FORMAT,
-                         "%s: tensor %s: its bytes have the checksum %016llx, "
-                         "expected %016llx: the file is damaged",
-                         oct_gguf_path(g), t->name, (unsigned long long)XXH3_64bits_digest(state),
-                         (unsigned long long)recorded);
-    }
-    XXH3_freeState(state);
-    return s;
+    if (info->part_size == 0)
+        return json_null();
+    return json_pack("{s:i, s:i, s:s}", "rank", info->part_rank, "ranks", info->part_size, "shard",
+                     info->part_by == OCT_SHARD_BY_EXPERT ? "expert" : "slice");
 }
 
 static oct_status gather_file(const info_state *r, const oct_model *m, json_t *all, oct_error *err)
@@ -291,7 +265,7 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
     OCT_TRY(oct_gguf_open(r->session.model, &g, err));
     oct_status s = oct_gguf_get_u64(g, "octet.format", &format, err);
     if (s == OCT_OK && r->verify)
-        s = verify(g, err);
+        s = oct_slice_verify(g, NULL, NULL, oct_cli_cancel_flag(), err);
     if (s == OCT_OK) {
         json_t *model = json_object();
         for (int i = 0; i < N_NUMBERS; i++)
@@ -299,8 +273,9 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
         char print[24];
         snprintf(print, sizeof print, "%016llx", (unsigned long long)info->fingerprint);
         json_object_set_new(all, "file",
-                            json_pack("{s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
-                                      text_or_null(r->session.model), "format", (json_int_t)format,
+                            json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}",
+                                      "path", text_or_null(r->session.model), "part",
+                                      part_of(info), "format", (json_int_t)format,
                                       "bytes", (json_int_t)info->file_bytes, "weight_bytes",
                                       (json_int_t)info->weight_bytes, "bytes_per_token",
                                       (json_int_t)info->active_bytes, "tokenizer",
@@ -333,16 +308,22 @@ static void print_file(const json_t *file)
 {
     char b[24];
     oct_cli_outf("file                 %s\n", text_of(file, "path"));
+    const json_t *part = json_object_get(file, "part");
+    if (json_is_object(part))
+        oct_cli_outf("  part               rank %llu of %llu by %s\n",
+                     (unsigned long long)uint_of(part, "rank"),
+                     (unsigned long long)uint_of(part, "ranks"), text_of(part, "shard"));
     oct_cli_outf("  format             %llu\n", (unsigned long long)uint_of(file, "format"));
     oct_cli_outf("  size               %s\n", oct_cli_bytes(uint_of(file, "bytes"), b));
-    oct_cli_outf("  weights            %s\n", oct_cli_bytes(uint_of(file, "weight_bytes"), b));
+    oct_cli_outf("  weights            %s%s\n", oct_cli_bytes(uint_of(file, "weight_bytes"), b),
+                 json_is_object(part) ? " in the whole model" : "");
     oct_cli_outf("  read per token     %s\n", oct_cli_bytes(uint_of(file, "bytes_per_token"), b));
     oct_cli_outf("  tokenizer          %s\n",
                  json_is_true(json_object_get(file, "tokenizer")) ? "inside" : "none");
     oct_cli_outf("  fingerprint        %s\n", text_of(file, "fingerprint"));
     oct_cli_outf("  checksums          %s\n",
                  json_is_true(json_object_get(file, "verified"))
-                     ? "all tensors agree"
+                     ? (json_is_object(part) ? "the whole part agrees" : "all tensors agree")
                      : "header agrees; --verify reads the tensors too");
     oct_cli_outf("model\n");
     const json_t *model = json_object_get(file, "model");

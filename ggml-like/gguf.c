@@ -591,7 +591,8 @@ oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err)
     oct_status status = map_file(path, &map, &n, &part, err);
     if (status == OCT_OK) {
         /* A part's first run has the header; no byte beyond it may be looked at. */
-        status = oct_gguf_parse(path, n ? map : "", part ? (size_t)part->run[0].bytes : n, n, &g, err);
+        status = oct_gguf_parse(path, n ? map : "", part ? (size_t)part->run[0].bytes : n, n, &g,
+                                err);
         if (!g)
             unmap(map, n);
     }

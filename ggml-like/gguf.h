@@ -41,8 +41,8 @@ void oct_gguf_close(oct_gguf *g); /* NULL is fine */
 
 const char *oct_gguf_path(const oct_gguf *g);
 uint64_t oct_gguf_file_bytes(const oct_gguf *g);  /* of the whole file, if this is a part of one */
-/* What the file holds of another one, whose header, offsets and sizes all else here tells; NULL: it is
- * whole. Data that a part does not hold must not be touched. */
+/* What the file holds of another one, whose header, offsets and sizes all else here tells; NULL: it
+ * is whole. Data that a part does not hold must not be touched. */
 const struct oct_part *oct_gguf_part(const oct_gguf *g);
 uint64_t oct_gguf_data_offset(const oct_gguf *g); /* the header's size */
 const void *oct_gguf_bytes(const oct_gguf *g);    /* the whole mapping */

@@ -1,6 +1,6 @@
-/* gguf_part.h: parts of a GGUF file. A part holds some runs of pages of another file, the whole, its
- * header among them; mapped, every run appears where it is in the whole and nothing is mapped between.
- * The layout in the file is described in convert/FORMAT.md. */
+/* gguf_part.h: parts of a GGUF file. A part holds some runs of pages of another file, the whole,
+ * its header among them; mapped, every run appears where it is in the whole and nothing is mapped
+ * between. The layout in the file is described in convert/FORMAT.md. */
 #ifndef OCT_GGUF_PART_H
 #define OCT_GGUF_PART_H
 
@@ -28,18 +28,18 @@ typedef struct oct_part {
 
 void oct_part_free(oct_part *p); /* NULL is fine */
 
-/* Gives every run its place, and the part its size. Runs of 16 MiB and more that begin at a multiple of
- * 2 MiB in the whole do so in the part, so that both can lie in huge pages. */
+/* Gives every run its place, and the part its size. Runs of 16 MiB and more that begin at a
+ * multiple of 2 MiB in the whole do so in the part, so that both can lie in huge pages. */
 void oct_part_place(oct_part *p);
 
 /* The table that ends a part (malloc'd, the caller frees): *n bytes, ending at file_bytes. NULL: no
  * memory. */
 void *oct_part_table(const oct_part *p, size_t *n);
 
-/* Maps an open file that is not empty. A part (*part, freed by the caller in any case) is mapped as the
- * whole that it is of: *n bytes, to be unmapped as one, of which those it does not hold cannot be touched;
- * its table is checked: the runs lie in the file and in the whole, in order, without overlaps. Any other
- * file is mapped as it is, *part is NULL. */
+/* Maps an open file that is not empty. A part (*part, freed by the caller in any case) is mapped as
+ * the whole that it is of: *n bytes, to be unmapped as one, of which those it does not hold cannot
+ * be touched; its table is checked: the runs lie in the file and in the whole, in order, without
+ * overlaps. Any other file is mapped as it is, *part is NULL. */
 OCT_MUST_CHECK oct_status oct_part_map(int fd, const char *path, uint64_t file_bytes,
                                        const void **map, size_t *n, oct_part **part,
                                        oct_error *err);

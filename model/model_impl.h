@@ -29,13 +29,14 @@ struct oct_model {
     size_t owned_bytes;
 };
 
-/* What a rank's file holds: everything that is not a unit, or a slice of the embedding, of another rank.
- * Fills *part (without checksums) but for the caller to free part->run. */
+/* What a rank's file holds: everything that is not a unit, or a slice of the embedding, of another
+ * rank. Fills *part, checksums aside; the caller frees part->run. */
 OCT_MUST_CHECK oct_status oct_model_part(const oct_model *m, const oct_shard *shard, oct_part *part,
                                          oct_error *err);
 
 /* An error unless the model's file holds what a rank needs. */
-OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard, oct_error *err);
+OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard,
+                                          oct_error *err);
 
 /* What a session is made of, for measuring: threads placed as its own, single nodes of its plan. */
 typedef struct oct_session_parts {

@@ -86,7 +86,7 @@ static oct_status make_spans(const oct_model *m, span_list *out, oct_error *err)
     return OCT_OK;
 }
 
-/* ---- parts ------------------------------------------------------------------------------------ */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 static bool is_mine(const span *s, const oct_shard *shard)
 {
@@ -101,7 +101,8 @@ static int by_offset(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-oct_status oct_model_part(const oct_model *m, const oct_shard *shard, oct_part *part, oct_error *err)
+oct_status oct_model_part(const oct_model *m, const oct_shard *shard, oct_part *part,
+                          oct_error *err)
 {
     span_list spans;
     *part = (oct_part){.layout = shard->layout,

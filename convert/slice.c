@@ -1,0 +1,253 @@
+#include "slice.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "model_impl.h"
+#include "output.h"
+
+enum { PIECE = 8 << 20, PAGE = 4096 };
+
+typedef struct slicer {
+    const oct_slice_params *p;
+    oct_output out;
+    oct_part part;
+    uint64_t total, before; /* bytes of all runs; of those that are done */
+    oct_slice_phase phase;
+} slicer;
+
+static void tell(const slicer *s, uint64_t done)
+{
+    if (s->p->progress)
+        s->p->progress(s->p->progress_ctx, s->phase, done,
+                       s->phase == OCT_SLICE_SYNC ? 0 : s->total, s->out.temp);
+}
+
+static oct_status cancelled(const volatile int *cancel, oct_error *err)
+{
+    return cancel && *cancel ? oct_fail(err, OCT_ERR_CANCELLED, "interrupted") : OCT_OK;
+}
+
+/* Pages of a mapped file that are not needed again. */
+static void drop(const uint8_t *from, uint64_t bytes)
+{
+    uintptr_t lo = (uintptr_t)from / PAGE * PAGE;
+    (void)madvise((void *)lo, (uintptr_t)from + bytes - lo, MADV_DONTNEED);
+}
+
+/* ---- checksums ------------------------------------------------------------------------------ */
+
+typedef struct verifier {
+    XXH3_state_t *state;
+    void (*progress)(void *ctx, uint64_t done);
+    void *ctx;
+    const volatile int *cancel;
+    uint64_t done;
+} verifier;
+
+static oct_status sum_of(verifier *v, const uint8_t *from, uint64_t bytes, uint64_t *sum,
+                         oct_error *err)
+{
+    XXH3_64bits_reset(v->state);
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        XXH3_64bits_update(v->state, from + at, n);
+        drop(from + at, n);
+        v->done += n;
+        if (v->progress)
+            v->progress(v->ctx, v->done);
+        OCT_TRY(cancelled(v->cancel, err));
+    }
+    *sum = XXH3_64bits_digest(v->state);
+    return OCT_OK;
+}
+
+static oct_status verify_tensors(verifier *v, const oct_gguf *g, oct_error *err)
+{
+    const oct_part *part = oct_gguf_part(g);
+    const void *sums = NULL;
+    uint64_t n = 0, recorded, sum;
+    OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
+    if ((int64_t)n != oct_gguf_n_tensors(g))
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: has checksums for %" PRIu64 " tensors, but %" PRId64 " tensors",
+                        oct_gguf_path(g), n, oct_gguf_n_tensors(g));
+    for (uint64_t i = 0; i < n; i++) {
+        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, (int64_t)i);
+        if (part && !oct_part_holds(part, t->offset, t->bytes))
+            continue;
+        memcpy(&recorded, (const char *)sums + 8 * i, sizeof recorded);
+        OCT_TRY(sum_of(v, t->data, t->bytes, &sum, err));
+        if (sum != recorded)
+            return oct_fail(err, OCT_ERR_FORMAT,
+                            "%s: tensor %s: its bytes have the checksum %016" PRIx64
+                            ", expected %016" PRIx64 ": the file is damaged",
+                            oct_gguf_path(g), t->name, sum, recorded);
+    }
+    return OCT_OK;
+}
+
+static oct_status verify_runs(verifier *v, const oct_gguf *g, oct_error *err)
+{
+    const oct_part *part = oct_gguf_part(g);
+    const uint8_t *bytes = oct_gguf_bytes(g);
+    uint64_t sum;
+    for (int64_t i = 0; part && i < part->n_runs; i++) {
+        const oct_part_run *r = &part->run[i];
+        OCT_TRY(sum_of(v, bytes + r->at, r->bytes, &sum, err));
+        if (sum != r->sum)
+            return oct_fail(err, OCT_ERR_FORMAT,
+                            "%s: %" PRIu64 " bytes at %" PRIu64 " have the checksum %016" PRIx64
+                            ", expected %016" PRIx64 ": the file is damaged",
+                            oct_gguf_path(g), r->bytes, r->place, sum, r->sum);
+    }
+    return OCT_OK;
+}
+
+oct_status oct_slice_verify(const oct_gguf *g, void (*progress)(void *ctx, uint64_t done),
+                            void *ctx, const volatile int *cancel, oct_error *err)
+{
+    verifier v = {XXH3_createState(), progress, ctx, cancel, 0};
+    if (!v.state)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
+    oct_status s = verify_runs(&v, g, err);
+    if (s == OCT_OK)
+        s = verify_tensors(&v, g, err);
+    XXH3_freeState(v.state);
+    return s;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static oct_status write_run(slicer *s, const uint8_t *from, oct_part_run *r, XXH3_state_t *state,
+                            oct_error *err)
+{
+    XXH3_64bits_reset(state);
+    for (uint64_t at = 0, n; at < r->bytes; at += n) {
+        n = r->bytes - at < PIECE ? r->bytes - at : PIECE;
+        XXH3_64bits_update(state, from + at, n);
+        OCT_TRY(oct_output_write(&s->out, from + at, n, r->place + at, err));
+        drop(from + at, n);
+        tell(s, s->before + at + n);
+        OCT_TRY(cancelled(s->p->cancel, err));
+    }
+    s->before += r->bytes;
+    r->sum = XXH3_64bits_digest(state);
+    return OCT_OK;
+}
+
+static oct_status write_all(slicer *s, const oct_model *m, oct_error *err)
+{
+    const uint8_t *bytes = oct_gguf_bytes(m->file);
+    XXH3_state_t *state = XXH3_createState();
+    oct_status status = state ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
+    s->phase = OCT_SLICE_WRITE;
+    tell(s, 0);
+    for (int64_t i = 0; i < s->part.n_runs && status == OCT_OK; i++)
+        status = write_run(s, bytes + s->part.run[i].at, &s->part.run[i], state, err);
+    XXH3_freeState(state);
+    OCT_TRY(status);
+    size_t n;
+    void *table = oct_part_table(&s->part, &n);
+    if (!table)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the table of %" PRId64 " runs",
+                        s->part.n_runs);
+    status = oct_output_write(&s->out, table, n, s->part.file_bytes - n, err);
+    free(table);
+    return status;
+}
+
+/* ---- reading back --------------------------------------------------------------------------- */
+
+static void verified(void *ctx, uint64_t done)
+{
+    slicer *s = ctx;
+    tell(s, done < s->total ? done : s->total); /* some tensors are read twice */
+}
+
+static oct_status read_back(slicer *s, const oct_model *m, oct_error *err)
+{
+    oct_model *part;
+    s->phase = OCT_SLICE_VERIFY;
+    tell(s, 0);
+    OCT_TRY(oct_model_open(s->out.temp, &part, err));
+    const oct_part *have = oct_gguf_part(part->file);
+    oct_status status = OCT_OK;
+    /* The sums in the file are those of what was read from the model. */
+    if (!have || have->n_runs != s->part.n_runs ||
+        memcmp(have->run, s->part.run, (size_t)have->n_runs * sizeof *have->run) != 0 ||
+        part->info.fingerprint != m->info.fingerprint)
+        status = oct_fail(err, OCT_ERR_IO,
+                          "%s: the table read back is not the one that was written", s->out.temp);
+    if (status == OCT_OK)
+        status = oct_slice_verify(part->file, verified, s, s->p->cancel, err);
+    oct_model_close(part);
+    return status;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+static int is_model(const void *model_path, const struct stat *st)
+{
+    struct stat model;
+    return stat(model_path, &model) == 0 && model.st_dev == st->st_dev &&
+           model.st_ino == st->st_ino;
+}
+
+static oct_status choose_runs(slicer *s, const oct_model *m, oct_error *err)
+{
+    const oct_slice_params *p = s->p;
+    oct_shard shard;
+    if (p->size < 2)
+        return oct_fail(err, OCT_ERR_ARG, "part %d of %d: expected 2 ranks or more", p->rank,
+                        p->size);
+    const char *wrong =
+        oct_shard_make(p->by == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE, p->rank,
+                       p->size, m->config.n_slices, m->config.n_experts, &shard);
+    if (wrong)
+        return oct_fail(err, OCT_ERR_ARG,
+                        "part %d of %d, of %" PRId64 " slices and %" PRId64 " experts: %s", p->rank,
+                        p->size, m->config.n_slices, m->config.n_experts, wrong);
+    OCT_TRY(oct_model_holds(m, &(oct_shard){.size = 1}, err));
+    OCT_TRY(oct_model_part(m, &shard, &s->part, err));
+    for (int64_t i = 0; i < s->part.n_runs; i++)
+        s->total += s->part.run[i].bytes;
+    return OCT_OK;
+}
+
+static oct_status slice_model(slicer *s, const oct_model *m, oct_slice_report *report,
+                              oct_error *err)
+{
+    OCT_TRY(choose_runs(s, m, err));
+    report->bytes = s->part.file_bytes;
+    report->whole_bytes = s->part.whole_bytes;
+    report->n_runs = s->part.n_runs;
+    OCT_TRY(oct_output_check(s->p->out, is_model, s->p->model, err));
+    OCT_TRY(oct_output_room(s->p->out, s->part.file_bytes, err));
+    OCT_TRY(oct_output_create(&s->out, s->p->out, s->part.file_bytes, &report->warnings, err));
+    OCT_TRY(write_all(s, m, err));
+    s->phase = OCT_SLICE_SYNC;
+    tell(s, 0);
+    OCT_TRY(oct_output_sync(&s->out, err));
+    OCT_TRY(read_back(s, m, err));
+    OCT_TRY(cancelled(s->p->cancel, err));
+    return oct_output_publish(&s->out, err);
+}
+
+oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report, oct_error *err)
+{
+    slicer s = {.p = p, .out = {.fd = -1}};
+    oct_model *m;
+    *report = (oct_slice_report){0};
+    OCT_TRY(oct_model_open(p->model, &m, err));
+    oct_status status = slice_model(&s, m, report, err);
+    oct_output_close(&s.out);
+    free(s.part.run);
+    oct_model_close(m);
+    return status;
+}
