@@ -29,10 +29,10 @@ typedef struct oct_bench {
     int64_t layers, vocab; /* synthetic */
     uint64_t seed;
     const char *out; /* synthetic: file to write; NULL: memory */
-    int kv, act, format, synthetic;
+    int kv, act, format, synthetic, weights;
     bool expert, attention, force;
 
-    const oct_model *model;
+    oct_model *model;
     const oct_kernels *kernels;
     oct_session_need need; /* of a session with default parameters */
     json_t *rows;          /* results */
@@ -70,6 +70,7 @@ json_t *oct_bench_machine(const oct_bench *b);
 typedef struct oct_bench_run {
     double seconds;
     double tokens, bytes, ops; /* ops as the probe counts them */
+    double waited;             /* seconds at barriers, mean over the threads */
 } oct_bench_run;
 typedef oct_status oct_bench_fn(void *ctx, oct_bench_run *run, oct_error *err);
 
@@ -93,6 +94,8 @@ OCT_MUST_CHECK oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, o
 /* What was run, as the first keys of a result. */
 json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, int64_t depth,
                       int64_t batch, int64_t chunk);
+/* Seconds that a session's threads have waited for each other, the mean over them. */
+double oct_bench_waited(oct_session *s);
 /* Integer instructions per weight and token, compared with one per weight. */
 double oct_bench_passes(const oct_bench_rig *r);
 

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "bench.h"
+#include "memory.h"
+#include "ranks.h"
 
 enum { READ_BYTES = 1 << 30 }; /* of a read probe: far more than any cache, about 30 ms */
 static const double PEAK_SECONDS = 0.02;
@@ -32,10 +34,11 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
 {
     oct_isa isa = b->kernels->isa;
     *r = (oct_bench_rig){.b = b, .n_threads = n_threads};
-    OCT_TRY(find_spans(r, err));
     oct_session_params p = {
         .n_ctx = 1, .chunk = 1, .n_threads = n_threads, .isa = b->kernels->name};
-    OCT_TRY(oct_session_new(b->model, &p, &r->session, err));
+    oct_cli_session o = {.model = b->path, .weights = b->weights};
+    OCT_TRY(oct_ranks_session_new(&o, b->model, &p, &r->session, err));
+    OCT_TRY(find_spans(r, err));
     oct_session_parts parts;
     oct_session_get_parts(r->session, &parts);
     r->team = ((oct_cpu *)(void *)parts.backend)->team;
@@ -93,6 +96,13 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+double oct_bench_waited(oct_session *s)
+{
+    oct_session_parts parts;
+    oct_session_get_parts(s, &parts);
+    return oct_team_waited(((oct_cpu *)(void *)parts.backend)->team);
+}
+
 double oct_bench_passes(const oct_bench_rig *r)
 {
     return r->b->act == 0 ? r->integer->passes16 : 1;
@@ -102,10 +112,11 @@ json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, 
                       int64_t batch, int64_t chunk)
 {
     static const char *const kv[] = {"f16", "bf16", "f32"}, *const act[] = {"i16", "i8"};
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "test", test, "threads",
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "test", test, "threads",
                      r->n_threads, "tokens", (json_int_t)tokens, "depth", (json_int_t)depth,
                      "batch", (json_int_t)batch, "chunk", (json_int_t)chunk, "kv", kv[r->b->kv],
-                     "act", act[r->b->act], "kernels", r->b->kernels->name);
+                     "act", act[r->b->act], "kernels", r->b->kernels->name, "weights",
+                     r->b->model->owned ? "owned" : "mapped");
 }
 
 /* ---- probe, run, probe ----------------------------------------------------------------------- */
@@ -113,7 +124,8 @@ json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, 
 typedef struct samples {
     double rate[OCT_BENCH_REPEATS], bytes[OCT_BENCH_REPEATS], read[OCT_BENCH_REPEATS];
     double of_read[OCT_BENCH_REPEATS], ops[OCT_BENCH_REPEATS], peak[OCT_BENCH_REPEATS];
-    double of_peak[OCT_BENCH_REPEATS], bound[OCT_BENCH_REPEATS], of_bound[OCT_BENCH_REPEATS];
+    double of_peak[OCT_BENCH_REPEATS], sync[OCT_BENCH_REPEATS], bound[OCT_BENCH_REPEATS],
+        of_bound[OCT_BENCH_REPEATS];
 } samples;
 
 static void put(json_t *row, const char *key, double *v, int64_t n)
@@ -141,6 +153,7 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
         s.ops[i] = run.ops / run.seconds * 1e-12;
         s.peak[i] = peak * 1e-12;
         s.of_peak[i] = run.ops / run.seconds / peak;
+        s.sync[i] = run.waited / run.seconds;
         s.bound[i] = run.tokens / least;
         s.of_bound[i] = least / run.seconds;
         read0 = read1;
@@ -156,7 +169,7 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
     put(row, "of_peak_probe", s.of_peak, n);
     put(row, "predicted", s.bound, n);
     put(row, "of_predicted", s.of_bound, n);
-    json_object_set_new(row, "sync", json_null());
+    put(row, "sync", s.sync, n);
     return OCT_OK;
 }
 

@@ -139,9 +139,10 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_batch batch = {s->n, s->tokens, NULL, NULL};
     oct_session_truncate(s->session, 0, s->depth);
     oct_session_get_stats(s->session, &before);
-    double start = oct_cli_seconds();
+    double waited = oct_bench_waited(s->session), start = oct_cli_seconds();
     OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     run->seconds = oct_cli_seconds() - start;
+    run->waited = oct_bench_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
     double n = (double)s->n;
     run->tokens = n;
@@ -179,12 +180,13 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
     run_state *s = ctx;
     const oct_bench *b = s->rig->b;
     oct_session_stats before = {0}, after;
-    double start = 0;
+    double start = 0, waited = 0;
     for (int64_t q = 0; q < s->batch; q++)
         oct_session_truncate(s->session, (int32_t)q, s->depth);
     for (int64_t i = 0; i < s->n; i++) {
         if (i == 1) {
             oct_session_get_stats(s->session, &before);
+            waited = oct_bench_waited(s->session);
             start = oct_cli_seconds();
         }
         oct_batch batch = {s->batch, s->tokens + i * s->batch % (s->room - s->batch + 1), s->seq,
@@ -192,6 +194,7 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
         OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     }
     run->seconds = oct_cli_seconds() - start;
+    run->waited = oct_bench_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
     run->tokens = (double)(s->n_timed * s->batch);
     run->bytes = (double)(after.bytes_read - before.bytes_read);

@@ -1,12 +1,12 @@
 /* bench_table.c: results as Markdown, CSV or JSON. A result is a row, a JSON object with
- *   test, threads, tokens, depth, batch, chunk, kv, act, kernels    what was run
+ *   test, threads, tokens, depth, batch, chunk, kv, act, weights, kernels: what was run
  *   gb_per_token      weights, scales, keys and values that the library read
  *   tokens_per_second, gb_per_second, read_probe (GB/s), tops, peak_probe (TOPS): spreads
  *   of_read_probe, of_peak_probe: spreads of ratios, each run against the probes beside it
  *   predicted         tokens per second if the run took the longer of (bytes / read probe) and
  *                     (operations / peak probe)
  *   of_predicted      measured / predicted
- *   sync              share of the time that threads waited for each other; null: not known
+ *   sync              share of the time that threads waited for each other, the mean over them
  * A spread is {"median", "min", "max"}. */
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +32,7 @@ static const column columns[] = {
     {"chunk", "chunk", 'i', 0, "P"},
     {"act", "act", 's', 0, "PDE"},
     {"kv", "KV", 's', 0, "DA"},
+    {"weights", "weights", 's', 0, "PDE"},
     {"kernels", "kernels", 's', 0, "PDEA"},
     {"tokens_per_second", "tokens/s", 'r', 2, "PDE"},
     {"gb_per_token", "GB/token", 'n', 3, "D"},
@@ -41,7 +42,7 @@ static const column columns[] = {
     {"tops", "TOPS", 'r', 3, "PEA"},
     {"peak_probe", "peak probe", 'r', 3, "PEA"},
     {"of_peak_probe", "% of peak probe", 'p', 1, "PEA"},
-    {"sync", "% sync", 'n', 1, "PD"},
+    {"sync", "% waiting", 'p', 1, "PDEA"},
     {"predicted", "predicted tokens/s", 'r', 2, "PDE"},
     {"of_predicted", "% of predicted", 'p', 1, "PDEA"},
 };

@@ -6,6 +6,7 @@
 #include "bench.h"
 #include "commands.h"
 #include "memory.h"
+#include "ranks.h"
 
 static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
 {
@@ -29,6 +30,8 @@ static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
         OCT_ROW_INT(0, "chunk", &b->chunk, 1, 16384, "N", "prompt tokens evaluated together [512]"),
         OCT_ROW_CHOICE(0, "kv", &b->kv, "f16|bf16|f32", "type of the KV cache [f16]"),
         OCT_ROW_CHOICE(0, "act", &b->act, "i16|i8", "activations in 16 or in 8 bits [i16]"),
+        OCT_ROW_CHOICE(0, "weights", &b->weights, "auto|mapped|owned",
+                       "as in `octet run`: the file's pages, or a copy on the threads' nodes"),
         OCT_ROW_FLAG(0, "expert", &b->expert, "instead: experts alone, each with -p rows"),
         OCT_ROW_FLAG(0, "attention", &b->attention,
                      "instead: attention alone, -b sequences at a time, over full contexts\n"
@@ -137,6 +140,11 @@ static oct_status run(oct_bench *b, json_t *probes, oct_error *err)
 {
     for (int t = 0; t < b->threads.n; t++) {
         oct_bench_rig rig;
+        if (t > 0) { /* owned weights are placed for a number of threads */
+            oct_model_close(b->model);
+            b->model = NULL;
+            OCT_TRY(oct_model_open(b->path, &b->model, err));
+        }
         oct_status s = oct_bench_rig_init(&rig, b, (int)b->threads.v[t], err);
         if (s == OCT_OK)
             s = run_threads(b, &rig, probes, err);
@@ -170,10 +178,16 @@ static int work(oct_bench *b)
     json_t *probes = json_array();
     b->rows = json_array();
     oct_status s = run(b, probes, &err);
-    json_t *all = json_pack("{s:o, s:o, s:o, s:o}", "machine", oct_bench_machine(b), "model",
-                            model_facts(b), "probes", probes, "rows", b->rows);
-    code = s == OCT_OK ? oct_bench_print(b, all) : oct_cli_fail(&err);
-    json_decref(all);
+    if (s == OCT_OK) {
+        json_t *all = json_pack("{s:o, s:o, s:O, s:O}", "machine", oct_bench_machine(b), "model",
+                                model_facts(b), "probes", probes, "rows", b->rows);
+        code = oct_bench_print(b, all);
+        json_decref(all);
+    } else {
+        code = oct_cli_fail(&err);
+    }
+    json_decref(probes);
+    json_decref(b->rows);
     return code;
 }
 
@@ -194,7 +208,6 @@ static oct_status choose(oct_bench *b, oct_error *err)
 static int open_and_work(oct_bench *b)
 {
     oct_error err = {0};
-    oct_model *m = NULL;
     char path[128] = "";
     int fd = -1, code;
     oct_status s = OCT_OK;
@@ -203,12 +216,11 @@ static int open_and_work(oct_bench *b)
         b->path = b->out ? b->out : path;
     }
     if (s == OCT_OK)
-        s = oct_model_open(b->path, &m, &err);
-    b->model = m;
+        s = oct_model_open(b->path, &b->model, &err);
     if (s == OCT_OK)
         s = choose(b, &err);
     code = s == OCT_OK ? work(b) : oct_cli_fail(&err);
-    oct_model_close(m);
+    oct_model_close(b->model);
     if (fd >= 0)
         close(fd);
     return code;
@@ -234,6 +246,10 @@ int oct_cmd_bench(int argc, char **argv)
     if (!b.path == !b.synthetic) {
         oct_cli_error("bench: expected either -m MODEL or --synthetic grok-1 (octet bench --help "
                       "shows the usage)");
+        return OCT_EXIT_USAGE;
+    }
+    if (oct_ranks_comm()) {
+        oct_cli_error("bench: measures one process; start it without mpirun");
         return OCT_EXIT_USAGE;
     }
     if (b.out && !b.synthetic) {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Spins before sleeping: about 50 us, longer than any barrier takes when all threads have a core of
@@ -22,6 +23,11 @@ typedef struct gate {
     _Atomic uint32_t sleepers;
 } gate;
 
+/* Time that one thread spent at barriers; written by that thread alone. */
+typedef struct wait_time {
+    _Alignas(64) _Atomic uint64_t ns;
+} wait_time;
+
 struct oct_team {
     gate start;   /* word: runs begun */
     gate barrier; /* word: barriers passed */
@@ -32,6 +38,7 @@ struct oct_team {
     void *ctx;
     pthread_t *thread; /* [n_threads], 0 unused */
     int *cpu;          /* [n_threads]; NULL: nobody is bound */
+    wait_time *waited; /* [n_threads] */
     _Atomic int n_bound;
     bool thread0_bound; /* in the last run */
 };
@@ -40,6 +47,16 @@ typedef struct starter {
     oct_team *team;
     int thread;
 } starter;
+
+/* Of the team that this thread is running for. */
+static _Thread_local wait_time *my_waited;
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 static void pause_cpu(void)
 {
@@ -77,8 +94,19 @@ void oct_team_barrier(oct_team *t)
         atomic_store_explicit(&t->waiting, 0, memory_order_relaxed);
         gate_open(&t->barrier);
     } else {
+        uint64_t start = now_ns();
         gate_wait(&t->barrier, seen);
+        uint64_t before = atomic_load_explicit(&my_waited->ns, memory_order_relaxed);
+        atomic_store_explicit(&my_waited->ns, before + now_ns() - start, memory_order_relaxed);
     }
+}
+
+double oct_team_waited(const oct_team *t)
+{
+    uint64_t ns = 0;
+    for (int i = 0; i < t->n_threads; i++)
+        ns += atomic_load_explicit(&t->waited[i].ns, memory_order_relaxed);
+    return 1e-9 * (double)ns / t->n_threads;
 }
 
 static bool bind_self(const oct_team *t, int thread)
@@ -100,6 +128,7 @@ static void *worker(void *arg)
     free(arg);
     if (s.team->cpu && bind_self(s.team, s.thread))
         s.team->n_bound++;
+    my_waited = &s.team->waited[s.thread];
     uint32_t seen = 0;
     for (;;) {
         gate_wait(&s.team->start, seen++);
@@ -154,7 +183,10 @@ oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out, oct_error
     t->n_threads = n_threads;
     t->n_started = 1;
     t->thread = ids;
-    if (!copy_cpus(t, cpu)) {
+    t->waited = aligned_alloc(64, (size_t)n_threads * sizeof *t->waited);
+    if (t->waited)
+        memset(t->waited, 0, (size_t)n_threads * sizeof *t->waited);
+    if (!t->waited || !copy_cpus(t, cpu)) {
         oct_team_free(t);
         return oct_fail(err, OCT_ERR_MEMORY, "threads: out of memory");
     }
@@ -183,6 +215,7 @@ void oct_team_free(oct_team *t)
     for (int i = 1; i < t->n_started; i++)
         pthread_join(t->thread[i], NULL);
     free(t->thread);
+    free(t->waited);
     free(t->cpu);
     free(t);
 }
@@ -196,6 +229,7 @@ void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx)
 {
     t->fn = fn;
     t->ctx = ctx;
+    my_waited = &t->waited[0];
     cpu_set_t before;
     bool bound = t->cpu && sched_getaffinity(0, sizeof before, &before) == 0 && bind_self(t, 0);
     if (t->n_threads > 1)
