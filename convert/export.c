@@ -502,8 +502,8 @@ static oct_status export_model(exporter *x, const char *out_path)
     size_t n = 0;
     oct_status status;
 
-    OCT_TRY(check_model(x));
     OCT_TRY(oct_model_holds(x->model, &(oct_shard){.size = 1}, x->err));
+    OCT_TRY(check_model(x));
     OCT_TRY(oct_output_check(out_path, is_model, oct_gguf_path(x->model->file), x->err));
     OCT_TRY(make_header(x, &header, &n));
     status = oct_output_room(out_path, x->report->bytes, x->err);

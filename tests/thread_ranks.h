@@ -1,0 +1,178 @@
+/* thread_ranks.h: jobs whose ranks are threads, with a communicator made of a barrier and shared
+ * memory: what is tested is who computes what, and the orders that rank 0 gives. To be included after
+ * cmocka.h. */
+#ifndef OCT_TEST_THREAD_RANKS_H
+#define OCT_TEST_THREAD_RANKS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+#include "kernels.h"
+#include "octet.h"
+
+enum { MAX_RANKS = 8 };
+
+/* ---- ranks as threads ---- */
+
+typedef struct hub {
+    pthread_barrier_t barrier;
+    const void *place[MAX_RANKS]; /* what each rank shows to the others */
+    int64_t folds;                /* rank 0's */
+} hub;
+
+typedef struct thread_comm {
+    oct_comm base;
+    hub *hub;
+} thread_comm;
+
+static void show(oct_comm *c, const void *p)
+{
+    hub *h = ((thread_comm *)(void *)c)->hub;
+    h->place[c->rank] = p;
+    pthread_barrier_wait(&h->barrier);
+}
+
+static void done(oct_comm *c)
+{
+    pthread_barrier_wait(&((thread_comm *)(void *)c)->hub->barrier);
+}
+
+static oct_status thread_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
+{
+    hub *h = ((thread_comm *)(void *)c)->hub;
+    float *levels = aligned_alloc(64, ((size_t)n * 4 * sizeof *levels + 64) / 64 * 64);
+    (void)err;
+    if (c->rank == 0)
+        h->folds++;
+    show(c, x);
+    oct_fold f;
+    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);
+    for (int r = 0; r < c->size; r++) {
+        memcpy(oct_fold_next(&f), h->place[r], (size_t)n * sizeof *x);
+        oct_fold_push(&f);
+    }
+    const float *sum = oct_fold_end(&f);
+    done(c); /* all have read */
+    memcpy(x, sum, (size_t)n * sizeof *x);
+    free(levels);
+    return OCT_OK;
+}
+
+static oct_status thread_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+{
+    (void)err;
+    show(c, data);
+    if (c->rank != 0)
+        memcpy(data, ((thread_comm *)(void *)c)->hub->place[0], bytes);
+    done(c);
+    return OCT_OK;
+}
+
+static oct_status thread_gather(oct_comm *c, const void *mine, size_t bytes, void *all,
+                                oct_error *err)
+{
+    (void)err;
+    show(c, mine);
+    for (int r = 0; r < c->size; r++)
+        memcpy((char *)all + (size_t)r * bytes, ((thread_comm *)(void *)c)->hub->place[r], bytes);
+    done(c);
+    return OCT_OK;
+}
+
+/* ---- a job ---- */
+
+typedef struct job {
+    const oct_model *model;
+    oct_model *const *parts; /* [n_ranks] models that the ranks use instead; NULL: all use model */
+    oct_session_params params;
+    const int32_t *tokens; /* [B][T] */
+    int64_t B, T;
+    int n_ranks;
+    hub hub;
+    float *logits; /* rank 0's: [B * T][V] */
+    oct_status status[MAX_RANKS];
+    oct_error error[MAX_RANKS];
+} job;
+
+typedef struct rank_arg {
+    job *j;
+    int rank;
+} rank_arg;
+
+/* Rank 0: every sequence in two parts, the second one evaluated twice, with a truncation
+ * between. */
+static oct_status lead(job *j, oct_session *s, oct_error *err)
+{
+    int64_t V = oct_model_get_info(j->model)->n_vocab, half = j->T / 2;
+    int64_t n = j->B * j->T;
+    uint8_t *want = malloc((size_t)n);
+    memset(want, 1, (size_t)n);
+    oct_status status = OCT_OK;
+    for (int64_t b = 0; b < j->B && status == OCT_OK; b++) {
+        const int32_t *t = j->tokens + b * j->T;
+        float *out = j->logits + b * j->T * V;
+        int32_t *seq = malloc((size_t)j->T * sizeof *seq);
+        for (int64_t i = 0; i < j->T; i++)
+            seq[i] = (int32_t)b;
+        oct_batch first = {half, t, seq, want}, second = {j->T - half, t + half, seq, want};
+        status = oct_eval(s, &first, out, err);
+        if (status == OCT_OK)
+            status = oct_eval(s, &second, out + half * V, err);
+        oct_session_truncate(s, (int32_t)b, half);
+        if (status == OCT_OK)
+            status = oct_eval(s, &second, out + half * V, err);
+        free(seq);
+    }
+    free(want);
+    return status;
+}
+
+static void *run_rank(void *arg)
+{
+    rank_arg *a = arg;
+    job *j = a->j;
+    oct_error *err = &j->error[a->rank];
+    thread_comm comm = {{.rank = a->rank,
+                         .size = j->n_ranks,
+                         .fold = thread_fold,
+                         .broadcast = thread_broadcast,
+                         .gather = thread_gather},
+                        &j->hub};
+    oct_session_params p = j->params;
+    p.comm = j->n_ranks > 1 ? &comm.base : NULL;
+    p.n_seqs = j->B;
+    oct_session *s;
+    oct_status status = oct_session_new(j->parts ? j->parts[a->rank] : j->model, &p, &s, err);
+    if (status == OCT_OK) {
+        status = a->rank == 0 ? lead(j, s, err) : oct_session_serve(s, err);
+        oct_session_free(s);
+    }
+    j->status[a->rank] = status;
+    return NULL;
+}
+
+/* The logits of all tokens; the caller frees them. */
+static inline float *run_job(job *j)
+{
+    pthread_t thread[MAX_RANKS];
+    rank_arg arg[MAX_RANKS];
+    j->logits =
+        malloc((size_t)(j->B * j->T * oct_model_get_info(j->model)->n_vocab) * sizeof *j->logits);
+    pthread_barrier_init(&j->hub.barrier, NULL, (unsigned)j->n_ranks);
+    for (int r = 0; r < j->n_ranks; r++) {
+        arg[r] = (rank_arg){j, r};
+        assert_int_equal(pthread_create(&thread[r], NULL, run_rank, &arg[r]), 0);
+    }
+    for (int r = 0; r < j->n_ranks; r++)
+        pthread_join(thread[r], NULL);
+    pthread_barrier_destroy(&j->hub.barrier);
+    for (int r = 0; r < j->n_ranks; r++)
+        if (j->status[r] != OCT_OK)
+            fail_msg("rank %d: %s", r, j->error[r].text);
+    return j->logits;
+}
+
+#endif
