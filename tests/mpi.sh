@@ -60,6 +60,29 @@ want=$("$octet" run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 2>/dev/nu
 got=$(ranks 2 run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 --shard expert 2>/dev/null)
 [ -n "$want" ] && [ "$want" = "$got" ] || bad "text of 2 ranks: '$got', expected '$want'"
 
+# Every rank has its own part, or only some have; no other file is needed.
+ids=$work/tiny-grok.ids
+"$octet" logits -m "$model" --ids "$ids" -o "$work/want.npy" 2>/dev/null
+for layout in slice expert; do
+    for r in 0 1 2 3; do
+        "$octet" slice -m "$model" --shard $layout --rank $r/4 -o "$work/part-$r.gguf" 2>"$work/err" ||
+            bad "slicing: $(cat "$work/err")"
+    done
+    rm -f "$work/got.npy"
+    ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/got.npy" --shard $layout 2>"$work/err"
+    cmp -s "$work/want.npy" "$work/got.npy" || bad "4 parts by $layout: $(tail -n 2 "$work/err")"
+done
+ln -sf "$model" "$work/part-0.gguf"
+ln -sf "$model" "$work/part-2.gguf"
+rm -f "$work/got.npy"
+(cd "$work" && ranks 4 logits -m part-%r.gguf --ids "$ids" -o got.npy --shard expert 2>err)
+cmp -s "$work/want.npy" "$work/got.npy" || bad "parts and whole files: $(tail -n 2 "$work/err")"
+ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/no.npy" --shard slice 2>"$work/err" &&
+    bad "parts of the other layout were accepted"
+grep -q "rank 3 .*part-3.gguf: holds the part of rank 3 of 4 by expert" "$work/err" ||
+    bad "parts of the other layout: $(head -n 4 "$work/err")"
+rm -f "$work"/part-*
+
 # The whole context in one sequence.
 seq 3 1026 | tr '\n' ' ' >"$work/long"
 "$octet" logits -m "$model" --ids "$work/long" -o "$work/want.npy" 2>/dev/null

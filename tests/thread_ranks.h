@@ -1,6 +1,6 @@
 /* thread_ranks.h: jobs whose ranks are threads, with a communicator made of a barrier and shared
- * memory: what is tested is who computes what, and the orders that rank 0 gives. To be included after
- * cmocka.h. */
+ * memory: what is tested is who computes what, and the orders that rank 0 gives. To be included
+ * after cmocka.h. */
 #ifndef OCT_TEST_THREAD_RANKS_H
 #define OCT_TEST_THREAD_RANKS_H
 
