@@ -130,16 +130,18 @@ static const linear_shape linear_shapes[] = {
 typedef struct linear_case {
     oct_q8_layout w;
     oct_act_layout act;
-    int8_t *q;        /* [unit_in][64] */
-    uint16_t *scales; /* [unit_groups][64] */
+    int64_t n_panels, ld; /* ld: channels, 64 for each panel */
+    int8_t *q;            /* [unit_in][ld] */
+    uint16_t *scales;     /* [unit_groups][ld] */
     uint8_t *panel;
-    uint16_t *panel_scales; /* [unit_groups][64] */
+    uint16_t *panel_scales; /* [n_panels][unit_groups][64] */
     float **x;              /* [n_rows] */
     const void **rows;      /* [n_rows] of the row under test */
     const void **ref_rows;  /* [n_rows] of the reference */
     int16_t *a;             /* [n_in] of one row */
     float *s;               /* [n_blocks] */
-    float *y, *want, *near; /* [n_rows][64] of both rows, and 64 of the oracle */
+    float *y, *near;        /* [n_panels][n_rows][64] of both rows */
+    float *want;            /* [64] of the oracle */
 } linear_case;
 
 static void *scratch(size_t bytes)
@@ -147,28 +149,30 @@ static void *scratch(size_t bytes)
     return rig_buffer_new(&check_pool, bytes, 64);
 }
 
-static void linear_case_make(const linear_shape *s, int pattern, linear_case *c)
+static void linear_case_make(const linear_shape *s, int64_t n_panels, int pattern, linear_case *c)
 {
     int64_t unit_in = s->group_in * s->unit_groups, n_in = s->group_in * s->row_groups;
+    c->n_panels = n_panels;
+    c->ld = n_panels * OCT_Q8_PANEL;
     c->w = (oct_q8_layout){.n_experts = 1,
                            .n_slices = 1,
                            .n_in = unit_in,
                            .n_groups = s->unit_groups,
-                           .part_out = {OCT_Q8_PANEL},
+                           .part_out = {c->ld},
                            .n_parts = 1};
     if (oct_q8_layout_init(&c->w))
         abort();
     oct_act_layout_init(&c->act, n_in, s->row_groups, check_digits);
-    c->q = scratch((size_t)unit_in * 64);
-    fill_weights(c->q, unit_in * 64, pattern / PATTERNS + pattern);
-    c->scales = scratch((size_t)s->unit_groups * 128);
-    for (int64_t i = 0; i < s->unit_groups * 64; i++)
+    c->q = scratch((size_t)(unit_in * c->ld));
+    fill_weights(c->q, unit_in * c->ld, pattern / PATTERNS + pattern);
+    c->scales = scratch((size_t)(s->unit_groups * c->ld) * 2);
+    for (int64_t i = 0; i < s->unit_groups * c->ld; i++)
         c->scales[i] = (uint16_t)rig_int(&check_rng, 0x3a00, 0x3d00);
     uint8_t *unit = scratch(c->w.unit_stride);
     uint16_t *unit_scales = scratch(c->w.scale_stride);
-    oct_q8_source src = {.w = c->q, .scales = c->scales, .ld = 64};
+    oct_q8_source src = {.w = c->q, .scales = c->scales, .ld = c->ld};
     oct_q8_pack(&c->w, 0, &src, unit, unit_scales);
-    c->panel = rig_input(&check_pool, unit, c->w.panel_bytes, 64);
+    c->panel = rig_input(&check_pool, unit, c->w.unit_bytes, 64);
     c->panel_scales = rig_input(&check_pool, unit_scales, c->w.scale_bytes, 64);
     size_t n_rows = (size_t)s->n_rows;
     c->x = scratch(n_rows * sizeof *c->x);
@@ -184,31 +188,53 @@ static void linear_case_make(const linear_shape *s, int pattern, linear_case *c)
     }
     c->a = scratch((size_t)n_in * 2);
     c->s = scratch((size_t)c->act.n_blocks * 4);
-    c->y = scratch(n_rows * 256);
-    memset(c->y, 0x55, n_rows * 256);
-    c->near = scratch(n_rows * 256);
+    const size_t y_bytes = n_rows * (size_t)c->ld * sizeof(float);
+    c->y = scratch(y_bytes);
+    memset(c->y, 0x55, y_bytes);
+    c->near = scratch(y_bytes);
     c->want = scratch(256);
 }
 
 /* Largest distance from the reference row that rounded activations explain: half a step each. */
-static double linear_bound(const linear_case *c, const linear_shape *s, int64_t r, int lane)
+static double linear_bound(const linear_case *c, const linear_shape *s, int64_t r, int64_t channel)
 {
     double bound = 0.0;
     for (int64_t i = 0; i < s->group_in * s->unit_groups; i++) {
         int64_t g = i / s->group_in, row_g = s->first_group + g;
         double step = (double)c->s[row_g * c->act.group_blocks + i % s->group_in / c->act.block];
         double x = fabs((double)c->x[r][row_g * s->group_in + i % s->group_in]);
-        double w =
-            fabs((double)c->q[i * 64 + lane] * (double)oct_f32_of_bf16(c->scales[g * 64 + lane]));
+        double w = fabs((double)c->q[i * c->ld + channel] *
+                        (double)oct_f32_of_bf16(c->scales[g * c->ld + channel]));
         bound += w * (0.501 * step + 2e-6 * x);
     }
     return bound;
 }
 
-static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, int pattern)
+/* One row's 64 channels of a panel; c->a and c->s are the row's. */
+static const char *linear_row_check(const linear_case *c, const linear_shape *s, int pattern,
+                                    int64_t r, int64_t p)
+{
+    const float *y = c->y + (p * s->n_rows + r) * 64, *near = c->near + (p * s->n_rows + r) * 64;
+    oracle_linear_row(&c->w, &c->act, c->q + p * 64, c->scales + p * 64, c->ld, c->a, c->s,
+                      s->first_group, c->want);
+    int64_t lane = rig_differs(y, c->want, 64);
+    if (lane >= 0)
+        CHECK_FAILS("%d x group of %d, panel %d of %d, row %d of %d, lane %d, pattern %d: %.9g, "
+                    "expected %.9g",
+                    (int)s->unit_groups, (int)s->group_in, (int)p, (int)c->n_panels, (int)r,
+                    (int)s->n_rows, (int)lane, pattern, (double)y[lane], (double)c->want[lane]);
+    for (lane = 0; lane < 64 && pattern % PATTERNS == NORMAL; lane++)
+        if (!(fabs((double)y[lane] - (double)near[lane]) <= linear_bound(c, s, r, p * 64 + lane)))
+            CHECK_FAILS("group of %d: %.9g is too far from ref's %.9g", (int)s->group_in,
+                        (double)y[lane], (double)near[lane]);
+    return NULL;
+}
+
+static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, int64_t n_panels,
+                                   int pattern)
 {
     linear_case c;
-    linear_case_make(s, pattern, &c);
+    linear_case_make(s, n_panels, pattern, &c);
     for (int64_t r = 0; r < s->n_rows; r++) {
         void *row = scratch(c.act.bytes);
         CHECK_RUNS(k->act_quantise(&c.act, c.x[r], row), "act_quantise, group of %d",
@@ -217,6 +243,7 @@ static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, 
         c.rows[r] = row;
     }
     oct_linear_args args = {.w = &c.w,
+                            .n_panels = n_panels,
                             .panel = c.panel,
                             .scales = c.panel_scales,
                             .act = &c.act,
@@ -230,18 +257,11 @@ static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, 
     ref_row->linear(&args);
     for (int64_t r = 0; r < s->n_rows; r++) {
         oct_act_quantise_ref(&c.act, c.x[r], c.a, c.s);
-        oracle_linear_row(&c.w, &c.act, c.q, c.scales, c.a, c.s, s->first_group, c.want);
-        const float *y = c.y + r * 64;
-        int64_t lane = rig_differs(y, c.want, 64);
-        if (lane >= 0)
-            CHECK_FAILS("%d x group of %d, row %d of %d, lane %d, pattern %d: %.9g, expected %.9g",
-                        (int)s->unit_groups, (int)s->group_in, (int)r, (int)s->n_rows, (int)lane,
-                        pattern, (double)y[lane], (double)c.want[lane]);
-        for (lane = 0; lane < 64 && pattern % PATTERNS == NORMAL; lane++)
-            if (!(fabs((double)y[lane] - (double)c.near[r * 64 + lane]) <=
-                  linear_bound(&c, s, r, (int)lane)))
-                CHECK_FAILS("group of %d: %.9g is too far from ref's %.9g", (int)s->group_in,
-                            (double)y[lane], (double)c.near[r * 64 + lane]);
+        for (int64_t p = 0; p < n_panels; p++) {
+            const char *wrong = linear_row_check(&c, s, pattern, r, p);
+            if (wrong)
+                return wrong;
+        }
     }
     CHECK_CASE_ENDS("linear, group of %d", (int)s->group_in);
     return NULL;
@@ -254,7 +274,7 @@ static const char *linear_shapes_run(const oct_kernels *k)
         /* Large ones fewer patterns, so that the whole takes a moment. */
         int step = s->group_in * s->unit_groups > 1000 ? 7 : 1;
         for (int p = 0; p < 3 * PATTERNS; p += step) {
-            const char *wrong = linear_case_run(k, s, p);
+            const char *wrong = linear_case_run(k, s, 1 + p % 3, p);
             if (wrong)
                 return wrong;
         }
@@ -289,7 +309,7 @@ static const char *act_sizes_run(const oct_kernels *k)
     for (int64_t i0 = 0; i0 < GROUP; i0 += 64) {
         linear_shape shape = {GROUP, 1, 1, 0, 1};
         linear_case c;
-        linear_case_make(&shape, HEAVY, &c);
+        linear_case_make(&shape, 1, HEAVY, &c);
         memset(c.q, 0, GROUP * 64);
         for (int64_t j = 0; j < 64 && i0 + j < GROUP; j++)
             c.q[(i0 + j) * 64 + j] = 1;
@@ -300,6 +320,7 @@ static const char *act_sizes_run(const oct_kernels *k)
         CHECK_RUNS(k->act_quantise(&c.act, c.x[0], row), "603 inputs");
         const void *rows[] = {row};
         oct_linear_args args = {.w = &c.w,
+                                .n_panels = 1,
                                 .panel = unit,
                                 .scales = c.panel_scales,
                                 .act = &c.act,
@@ -308,7 +329,7 @@ static const char *act_sizes_run(const oct_kernels *k)
                                 .y = c.y};
         CHECK_RUNS(k->linear(&args), "603 inputs");
         oct_act_quantise_ref(&c.act, c.x[0], c.a, c.s);
-        oracle_linear_row(&c.w, &c.act, c.q, c.scales, c.a, c.s, 0, c.want);
+        oracle_linear_row(&c.w, &c.act, c.q, c.scales, c.ld, c.a, c.s, 0, c.want);
         if (rig_differs(c.y, c.want, 64) >= 0)
             CHECK_FAILS("digits near input %d are wrong", (int)i0);
         CHECK_CASE_ENDS("act_quantise of 603");

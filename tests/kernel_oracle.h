@@ -30,12 +30,13 @@ static inline float oracle_dot(const float *x, const float *w, int64_t n)
     return oracle_fold(lanes);
 }
 
-/* y[r][lane] from the definition: int64 sums over the source matrix, not the packed one.
- *   q [unit_in][64], scales [unit_groups][64] bf16; a [n_in of the whole row] and s [n_blocks] from
+/* 64 channels of y from the definition: int64 sums over the source matrix, not the packed one.
+ *   q [unit_in][ld], scales [unit_groups][ld] bf16; a [n_in of the whole row] and s [n_blocks] from
  *   oct_act_quantise_ref. */
 static inline void oracle_linear_row(const oct_q8_layout *w, const oct_act_layout *act,
-                                     const int8_t *q, const uint16_t *scales, const int16_t *a,
-                                     const float *s, int64_t first_group, float *y)
+                                     const int8_t *q, const uint16_t *scales, int64_t ld,
+                                     const int16_t *a, const float *s, int64_t first_group,
+                                     float *y)
 {
     for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
         float sum = 0.0f;
@@ -46,11 +47,11 @@ static inline void oracle_linear_row(const oct_q8_layout *w, const oct_act_layou
                 int64_t end = (b + 1) * act->block, isum = 0;
                 end = end < w->group_in ? end : w->group_in;
                 for (int64_t i = b * act->block; i < end; i++)
-                    isum += (int64_t)q[(g * w->group_in + i) * OCT_Q8_PANEL + lane] *
+                    isum += (int64_t)q[(g * w->group_in + i) * ld + lane] *
                             a[row_group * w->group_in + i];
                 t = fmaf((float)isum, s[row_group * act->group_blocks + b], t);
             }
-            sum = fmaf(t, oct_f32_of_bf16(scales[g * OCT_Q8_PANEL + lane]), sum);
+            sum = fmaf(t, oct_f32_of_bf16(scales[g * ld + lane]), sum);
         }
         y[lane] = sum;
     }

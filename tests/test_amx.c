@@ -1,5 +1,5 @@
-/* test_amx.c: the AMX row's matrix product, bit by bit against the oracle: its source compiled for an
- * emulated tile unit, and the row itself, whose tile instructions are the CPU's or, where it has
+/* test_amx.c: the AMX row's matrix product, bit by bit against the oracle: its source compiled for
+ * an emulated tile unit, and the row itself, whose tile instructions are the CPU's or, where it has
  * none, are caught and done by the emulated unit. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -165,7 +165,8 @@ static void emulator_is_strict(void **state)
 static const int64_t groups[] = {20, 24, 27, 32, 768, 4096, 6144};
 enum { GROUPS = sizeof groups / sizeof *groups };
 
-/* 1 to 40 rows and 129, for the groups of the models; one to four of them in a panel. */
+/* 1 to 40 rows and 129, for the groups of the models; one to four of them in a panel, one to three
+ * panels. */
 static void check_shapes(const oct_kernels *k)
 {
     for (int g = 0; g < GROUPS; g++) {
@@ -173,7 +174,7 @@ static void check_shapes(const oct_kernels *k)
         for (int64_t rows = 1; rows <= 41; rows += large ? 4 : 1) {
             linear_shape s = {groups[g], large ? 1 : 1 + rows % 4, 8, rows % 5,
                               rows < 41 ? rows : 129};
-            const char *wrong = linear_case_run(k, &s, (int)(rows % (3 * PATTERNS)));
+            const char *wrong = linear_case_run(k, &s, 1 + rows % 3, (int)(rows % (3 * PATTERNS)));
             if (wrong)
                 fail_msg("%s: %s", k->name, wrong);
         }
@@ -214,7 +215,7 @@ static void emulated_checks(void **state)
         fail_msg("with avx512's activations: %s", wrong);
 }
 
-/* No product more than the shape needs, one load for each, and one configuration. */
+/* No product and no load more than the shape needs, and one configuration. */
 static void no_needless_work(void **state)
 {
     (void)state;
@@ -223,22 +224,25 @@ static void no_needless_work(void **state)
     rig_catch_crashes();
     oct_kernels k = emulated_row();
     static const linear_shape shapes[] = {
-        {6144, 1, 1, 0, 16}, {4096, 1, 8, 2, 128}, {768, 1, 8, 0, 17}, {20, 4, 8, 4, 33}};
+        {6144, 1, 1, 0, 16}, {4096, 1, 8, 2, 128}, {768, 1, 8, 0, 17},
+        {20, 4, 8, 4, 33},   {512, 3, 8, 4, 4},
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const linear_shape *s = &shapes[i];
+        const int64_t n_panels = 1 + (int64_t)i % 3;
         tile_counts before = emulated_counts;
-        const char *wrong = linear_case_run(&k, s, NORMAL);
+        const char *wrong = linear_case_run(&k, s, n_panels, NORMAL);
         if (wrong)
             fail_msg("%s", wrong);
-        int64_t tiles = (s->n_rows + 15) / 16, units = 0, steps = 0;
+        int64_t tiles = (s->n_rows + 15) / 16 * n_panels, passes = 0, steps = 0;
         for (int64_t at = 0; at < s->group_in; at += OCT_Q8_BLOCK) {
             int64_t n = s->group_in - at < OCT_Q8_BLOCK ? s->group_in - at : OCT_Q8_BLOCK;
-            units += 2 * tiles * s->unit_groups;
+            passes += 2 * tiles * s->unit_groups;
             steps += 2 * tiles * s->unit_groups * ((n + 63) / 64);
         }
         assert_int_equal(emulated_counts.dots - before.dots, 4 * steps);
-        assert_int_equal(emulated_counts.loads - before.loads, 4 * steps);
-        assert_int_equal(emulated_counts.stores - before.stores, 4 * units);
+        assert_int_equal(emulated_counts.loads - before.loads, 5 * steps);
+        assert_int_equal(emulated_counts.stores - before.stores, 4 * passes);
         assert_int_equal(emulated_counts.configured - before.configured, 1);
         assert_int_equal(emulated_counts.released - before.released, 1);
     }

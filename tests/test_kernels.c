@@ -50,6 +50,7 @@ enum fault {
     READS_PAST_END,
     PREVIOUS_ROW,
     IGNORES_FIRST_GROUP,
+    FIRST_PANEL_ONLY,
     ADDS_TO_Y,
     ROUNDS_PRODUCT, /* t += isum * s instead of one rounding */
     SATURATES_16,   /* pairs of products in 16 bits */
@@ -114,18 +115,23 @@ static float scalar_sum(const oct_linear_args *l, const void *row, int lane)
 
 static void scalar_linear(const oct_linear_args *l)
 {
-    for (int64_t r = 0; r < l->n_rows; r++) {
-        const void *row = l->rows[fault == PREVIOUS_ROW && r > 0 ? r - 1 : r];
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-            float before = fault == ADDS_TO_Y ? l->y[r * OCT_Q8_PANEL + lane] : 0.0f;
-            l->y[r * OCT_Q8_PANEL + lane] = before + scalar_sum(l, row, lane);
+    for (int64_t p = 0; p < l->n_panels; p++) {
+        const oct_linear_args one = oct_linear_panel(l, fault == FIRST_PANEL_ONLY ? 0 : p);
+        float *y = l->y + p * l->n_rows * OCT_Q8_PANEL;
+        for (int64_t r = 0; r < l->n_rows; r++) {
+            const void *row = l->rows[fault == PREVIOUS_ROW && r > 0 ? r - 1 : r];
+            for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+                float before = fault == ADDS_TO_Y ? y[r * OCT_Q8_PANEL + lane] : 0.0f;
+                y[r * OCT_Q8_PANEL + lane] = before + scalar_sum(&one, row, lane);
+            }
         }
     }
-    const volatile uint8_t *end = (const uint8_t *)(l->scales + l->w->unit_groups * OCT_Q8_PANEL);
+    const volatile uint8_t *end =
+        (const uint8_t *)(l->scales + l->n_panels * l->w->unit_groups * OCT_Q8_PANEL);
     if (fault == READS_PAST_END)
         (void)*end;
     if (fault == WRITES_PAST_END)
-        l->y[l->n_rows * OCT_Q8_PANEL] = 0.0f;
+        l->y[l->n_panels * l->n_rows * OCT_Q8_PANEL] = 0.0f;
 }
 
 /* ---- other kernels that are wrong ---- */
@@ -264,6 +270,7 @@ static const struct wrong_kernel {
     {"linear reads past the end", check_linear, .fault = READS_PAST_END},
     {"linear takes the previous row", check_linear, .fault = PREVIOUS_ROW},
     {"linear ignores first_group", check_linear, .fault = IGNORES_FIRST_GROUP},
+    {"linear takes the first panel only", check_linear, .fault = FIRST_PANEL_ONLY},
     {"linear adds to y", check_linear, .fault = ADDS_TO_Y},
     {"linear rounds the product", check_linear, .fault = ROUNDS_PRODUCT},
     {"linear saturates", check_linear, .fault = SATURATES_16},

@@ -294,6 +294,7 @@ static void multiply_panel(const oct_kernels *k, const packed *p, int64_t panel,
     oct_fold_begin(&fold, levels, n, k->add);
     for (int64_t slice = 0; slice < p->l.n_slices; slice++) {
         k->linear(&(oct_linear_args){
+            .n_panels = 1,
             .w = &p->l,
             .panel =
                 p->units + oct_q8_unit_offset(&p->l, 0, slice) + (size_t)panel * p->l.panel_bytes,

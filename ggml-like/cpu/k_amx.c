@@ -6,33 +6,37 @@
  * activation rows x 64 inputs of one digit plane. As in avx512, weights are in excess 128, and
  * sum q a = sum (q + 128) a - 128 sum a, exactly, modulo 2^32.
  *
- * THE LOOP. A chunk of rows goes through the panel group by group, block by block (512 inputs), in
- * each block through two halves of 32 channels, in each half through tiles of 16 rows. That is a
- * unit: 4 sums (2 digits x 2 x 16 channels), 8 steps of 64 inputs. A step needs 2 tiles of
- * activations and 2 of weights. In cycles of a Sapphire Rapids core, by Intel's figures:
- *     4 products of 16                                       64 of the tile unit
- *     4 tile loads of 16 lines, two a cycle                  32 of the load ports
- *     32 lines of the rows packed: a load and a store each   16 of the load ports
- *     an eighth of the epilogue: 4 registers, 3 loads each    6 of the load ports
- * so that the tile unit is the bound with a fifth of the load ports to spare. One digit and 64
- * channels a pass would read each activation once instead of twice, but needs 5 loads for 4
- * products, and its 32 KiB of weights with the rest do not fit L1; a half, 16 KiB, does.
+ * THE LOOP. A chunk of rows goes through the panels group by group and block by block (512 inputs),
+ * each block through all panels, each panel through tiles of 16 rows, each tile through the two
+ * digits. That is a pass: 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs; a step needs one
+ * tile of activations and four of weights. In cycles of a Sapphire Rapids core, by Intel's figures:
+ *     4 products of 16                                     64 of the tile unit
+ *     5 tile loads of 16 lines, two lines a cycle          40 of the load ports
+ *     packing (below): 16 lines, a load and a store each    8
+ *     a sixteenth of the epilogue: 4 registers, 3 loads     6
+ * so that the tile unit is the bound. Both digits, or 32 rows, by 32 channels need only 4 tile
+ * loads for 4 products, but fetch twice as many lines of the rows from L2, and their weights, half
+ * of each quad, crowd into half of the sets of L1. Here the block's 32 KiB lie in it evenly, 8 of
+ * 12 ways, and each line of the rows is loaded once for a panel.
  *
- * Three things run beside the products of a step, because none may wait for the others:
- *   - packing. Rows are anywhere in memory (tokens sorted by expert), and a tile load that misses
- *     L1 sixteen times holds up the unit. The 64 inputs of the step after next but one are copied
- *     to a ring: far enough ahead that the stores have left the store buffer, from which tile loads
- *     are not served.
- *   - the epilogue of the unit before: from its sums in memory to t = fma(isum, s, t). At the end of
- *     a unit the tile unit only waits for 4 tile stores, 16 cycles each.
- *   - fetching the next block of the panel from memory, its share a step.
+ * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
+ * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
+ * lie one behind the other and stay in L2 for the other panels. This is why several panels a call
+ * pay: with one, every line of the rows comes from L3 for 64 channels.
+ *
+ * Three things run beside the products, because none may wait for the others:
+ *   - packing, AHEAD steps before the use: tile loads are not served from the store buffer, and a
+ *     miss of a tile load holds up all that follows;
+ *   - the epilogue of the tile before: from its sums in memory to t = fma(isum, s, t). At the end
+ *     of a pass the tile unit only waits for 4 tile stores, 16 cycles each;
+ *   - fetching the next block's weights from memory, and its rows from L3, a share in each step.
  *
  * Activations of one digit are the business of avx512.
  *
  * Inputs beyond a group are zero in the activations, so what a tile of weights holds there does not
- * matter, but it may not be there: the last step of a group whose quads do not fill it reads a copy.
- * Rows beyond the last repeat it; what they yield is not used. All tiles have one shape, and one
- * configuration serves all calls. It is loaded and released in each call (a few hundred cycles of
+ * matter, but it may not be there: the last step of a group whose quads do not fill it reads a
+ * copy. Rows beyond the last repeat it; what they yield is not used. All tiles have one shape, and
+ * one configuration serves all calls. It is loaded and released in each call (a few hundred cycles of
  * the 100 000 that 128 rows of a panel take): a kernel keeps no state, and a thread that waits at a
  * barrier should not have 8 KiB of tiles to save. */
 #include "kernels.h"
@@ -48,95 +52,100 @@ enum {
     STEP = 64, /* inputs of a tile */
     STEP_QUADS = STEP / OCT_Q8_QUAD,
     QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
-    HALF = 2 * TILE, /* channels of a unit */
-    CHUNK = 128,     /* rows: 32 KiB of running sums */
-    FEW_ROWS = 3,    /* are the business of avx512: memory is the bound */
-    SLOTS = 4,       /* of the ring */
-    AHEAD = 3        /* steps from packing to use */
+    CHUNK = 128,  /* rows */
+    FEW_ROWS = 3, /* are the business of avx512: memory is the bound */
+    AHEAD = 3,    /* steps from packing to use */
+    SLOTS = 2 * CHUNK / TILE * (OCT_Q8_BLOCK / STEP) + AHEAD,
+    LINE = 64
 };
 
-/* Where the walk is. */
-typedef struct place {
-    int64_t group, start;     /* group of the unit; first input of the block in its group */
-    int64_t n_quads, n_steps; /* of the block */
-    int64_t half, row;        /* of the panel; first row of the tile */
-} place;
+typedef struct block {
+    int64_t group, start, n_quads, n_steps; /* group of the unit; first input in its group */
+} block;
 
-/* A unit whose sums are in memory. */
+/* A tile of rows whose sums are in memory. */
 typedef struct pending {
-    const void *const *rows;
-    int64_t n_rows, block;
-    float *t; /* [n_rows][64], from its first channel on */
+    int64_t n_rows;
+    const float *scale;    /* [n_rows] */
+    const int32_t *excess; /* [n_rows] 128 x the sum of the block's activations */
+    float *t;              /* [n_rows][64] */
 } pending;
 
 typedef struct work {
-    _Alignas(64) int8_t ring[SLOTS][2][TILE][STEP];    /* [slot][digit] */
-    _Alignas(64) int32_t sums[2][2][TILE][TILE];       /* [digit][tile of the half][row][channel] */
-    _Alignas(64) uint8_t tail[STEP_QUADS][QUAD_BYTES]; /* the last weights of a group, then zeros */
+    _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
+    _Alignas(64) int32_t sums[2][OCT_Q8_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
+    _Alignas(64) uint8_t tail[STEP_QUADS][QUAD_BYTES]; /* last weights of a group, then zeros */
     _Alignas(64) float t[CHUNK][OCT_Q8_PANEL];
+    float scale[2][CHUNK]; /* of this block and the last */
+    int32_t excess[2][CHUNK];
+
     oct_linear_args a; /* of the chunk */
-    /* packing */
-    place pack;
-    bool packed_all;
-    int64_t pack_step;
-    const int8_t *pack_row[TILE]; /* upper digits of the unit's inputs */
-    unsigned n_packed, n_used;    /* steps */
+    int64_t y_stride;  /* from a panel of y to the next */
+    float *sum;      /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
+    int64_t n_tiles; /* of rows */
+    int64_t n_slots; /* of the ring: what is used again and what is ahead */
+
+    /* use */
+    block b;
+    int64_t parity; /* of the block */
+    int64_t slot;   /* of the next step */
     pending done;
+
+    /* packing: it walks the blocks' first panels */
+    block pack;
+    int64_t pack_tile, pack_digit, pack_step, pack_slot;
+    const int8_t *pack_row[TILE]; /* upper digits of the tile's inputs */
+
     /* fetching */
-    const char *ahead;
-    int64_t lines_a_step;
+    const char *weights_ahead;
+    int64_t weight_lines; /* a step */
+    size_t rows_ahead;    /* offset of the next block in a row */
+    int64_t block_steps;  /* in all panels of the block */
+    int64_t rows_left;    /* to fetch, one digit each */
+    int64_t credit;       /* 2 n_rows more with each step; a digit of a row takes block_steps */
 } work;
 
-/* ---- the walk ---- */
+/* ---- the walk over blocks ---- */
 
-static void place_block(const oct_linear_args *a, place *p)
+static void block_size(const oct_q8_layout *l, block *b)
 {
-    int64_t left = a->w->group_quads - p->start / OCT_Q8_QUAD, most = OCT_Q8_BLOCK / OCT_Q8_QUAD;
-    p->n_quads = left < most ? left : most;
-    p->n_steps = (p->n_quads + STEP_QUADS - 1) / STEP_QUADS;
+    int64_t left = l->group_quads - b->start / OCT_Q8_QUAD, most = OCT_Q8_BLOCK / OCT_Q8_QUAD;
+    b->n_quads = left < most ? left : most;
+    b->n_steps = (b->n_quads + STEP_QUADS - 1) / STEP_QUADS;
 }
 
-/* To the next unit; false behind the last. */
-static bool place_next(const oct_linear_args *a, place *p)
+/* Behind the last block its group is unit_groups. */
+static void block_next(const oct_q8_layout *l, block *b)
 {
-    p->row += TILE;
-    if (p->row < a->n_rows)
-        return true;
-    p->row = 0;
-    p->half = !p->half;
-    if (p->half)
-        return true;
-    p->start += OCT_Q8_BLOCK;
-    if (p->start >= a->w->group_in) {
-        p->start = 0;
-        p->group++;
+    b->start += OCT_Q8_BLOCK;
+    if (b->start >= l->group_in) {
+        b->start = 0;
+        b->group++;
     }
-    place_block(a, p);
-    return p->group < a->w->unit_groups;
+    block_size(l, b);
 }
 
-static bool at_block_start(const place *p)
+static size_t block_at(const work *w, const block *b)
 {
-    return p->half == 0 && p->row == 0;
+    const oct_act_layout *l = w->a.act;
+    return l->digits_at + (size_t)((w->a.first_group + b->group) * l->group_pad + b->start);
 }
 
-static int64_t rows_at(const oct_linear_args *a, const place *p)
+static int64_t plane_bytes(const work *w)
 {
-    return a->n_rows - p->row < TILE ? a->n_rows - p->row : TILE;
+    return w->a.act->n_groups * w->a.act->group_pad;
 }
 
 /* ---- packing ---- */
 
-static void pack_unit(work *w)
+static void pack_tile(work *w)
 {
-    const oct_act_layout *l = w->a.act;
-    const size_t at =
-        l->digits_at + (size_t)((w->a.first_group + w->pack.group) * l->group_pad + w->pack.start);
-    const int64_t n = rows_at(&w->a, &w->pack);
-    const void *const *rows = w->a.rows + w->pack.row;
-    for (int64_t r = 0; r < TILE; r++)
-        w->pack_row[r] = (const int8_t *)rows[r < n ? r : n - 1] + at;
-    w->pack_step = 0;
+    const size_t at = block_at(w, &w->pack);
+    const int64_t last = w->a.n_rows - 1;
+    for (int64_t r = 0; r < TILE; r++) {
+        int64_t row = w->pack_tile * TILE + r;
+        w->pack_row[r] = (const int8_t *)w->a.rows[row < last ? row : last] + at;
+    }
 }
 
 V_INLINE void copy_line(int8_t *to, const int8_t *from)
@@ -144,44 +153,52 @@ V_INLINE void copy_line(int8_t *to, const int8_t *from)
     v_store((float *)(void *)to, v_load((const float *)(const void *)from));
 }
 
+V_INLINE int64_t next_slot(const work *w, int64_t slot)
+{
+    return slot + 1 < w->n_slots ? slot + 1 : 0;
+}
+
+/* The inputs of one step in one digit. */
 V_INLINE void pack_next(work *w)
 {
-    if (w->packed_all)
+    if (w->pack.group == w->a.w->unit_groups)
         return;
-    const int64_t plane = w->a.act->n_groups * w->a.act->group_pad, at = w->pack_step * STEP;
-    int8_t(*slot)[TILE][STEP] = w->ring[w->n_packed++ % SLOTS];
-    V_EACH (r, TILE) {
-        const int8_t *row = w->pack_row[r] + at;
-        copy_line(slot[0][r], row);
-        copy_line(slot[1][r], row + plane);
+    const int64_t at = w->pack_step * STEP + w->pack_digit * plane_bytes(w);
+    int8_t(*slot)[STEP] = w->packed[w->pack_slot];
+    V_EACH (r, TILE)
+        copy_line(slot[r], w->pack_row[r] + at);
+    w->pack_slot = next_slot(w, w->pack_slot);
+    if (++w->pack_step < w->pack.n_steps)
+        return;
+    w->pack_step = 0;
+    w->pack_digit = !w->pack_digit;
+    if (w->pack_digit)
+        return;
+    if (++w->pack_tile == w->n_tiles) {
+        w->pack_tile = 0;
+        block_next(w->a.w, &w->pack);
     }
-    if (++w->pack_step == w->pack.n_steps) {
-        w->packed_all = !place_next(&w->a, &w->pack);
-        if (!w->packed_all)
-            pack_unit(w);
-    }
+    if (w->pack.group < w->a.w->unit_groups)
+        pack_tile(w);
 }
 
 /* ---- epilogue ---- */
 
-V_INLINE vi16 sums_at(const int32_t *p)
+V_INLINE vi16 load_sums(const int32_t *p)
 {
     return vi_of_bits(v_load((const float *)(const void *)p));
 }
 
-/* Rows [from, end) of the pending unit, as far as there are any. */
+/* Rows [from, end) of the pending tile, as far as there are any. */
 V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
 {
-    const oct_act_layout *l = w->a.act;
     const pending *u = &w->done;
-    for (int64_t r = from; r < end && r < u->n_rows; r++) {
-        const char *row = u->rows[r];
-        const int32_t *sums = (const int32_t *)(const void *)(row + l->sums_at) + u->block;
-        uint32_t sum = ((uint32_t)sums[0] << 8) + (uint32_t)sums[l->n_blocks];
-        vi16 excess = vi_set1((int32_t)(sum << 7));
-        v16 s = v_set1(((const float *)(const void *)row)[u->block]);
-        V_EACH (c, 2) {
-            vi16 hi = sums_at(w->sums[0][c][r]), lo = sums_at(w->sums[1][c][r]);
+    end = end < u->n_rows ? end : u->n_rows;
+    for (int64_t r = from; r < end; r++) {
+        vi16 excess = vi_set1(u->excess[r]);
+        v16 s = v_set1(u->scale[r]);
+        V_EACH (c, OCT_Q8_PANEL / TILE) {
+            vi16 hi = load_sums(w->sums[0][c][r]), lo = load_sums(w->sums[1][c][r]);
             vi16 isum = vi_sub(vi_add(vi_shl(hi, 8), lo), excess);
             float *t = u->t + r * OCT_Q8_PANEL + c * TILE;
             v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
@@ -189,102 +206,209 @@ V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
     }
 }
 
-/* y = fma(t, scale, y), as the last thing of a group; t is zero again. */
+static float *sum_of(const work *w, int64_t panel)
+{
+    return w->sum + panel * w->y_stride;
+}
+
+/* y = fma(t, scale, y) for all panels, as the last thing of a group. */
 static void finish_group(work *w, int64_t group)
 {
     finish_rows(w, 0, TILE);
     w->done.n_rows = 0;
-    for (int64_t c = 0; c < OCT_Q8_PANEL; c += TILE) {
-        v16 scale = v_load_bf16(w->a.scales + group * OCT_Q8_PANEL + c);
-        for (int64_t r = 0; r < w->a.n_rows; r++) {
-            float *y = w->a.y + r * OCT_Q8_PANEL + c;
-            v16 before = group == 0 ? v_zero() : v_load(y);
-            v_store(y, v_fma(v_load(w->t[r] + c), scale, before));
-            v_store(w->t[r] + c, v_zero());
+    for (int64_t p = 0; p < w->a.n_panels; p++) {
+        const uint16_t *scales = w->a.scales + (p * w->a.w->unit_groups + group) * OCT_Q8_PANEL;
+        for (int64_t c = 0; c < OCT_Q8_PANEL; c += TILE) {
+            v16 scale = v_load_bf16(scales + c);
+            float *y = w->a.y + p * w->y_stride + c;
+            const float *t = sum_of(w, p) + c;
+            for (int64_t r = 0; r < w->a.n_rows; r++, y += OCT_Q8_PANEL, t += OCT_Q8_PANEL) {
+                v16 before = group == 0 ? v_zero() : v_load(y);
+                v_store(y, v_fma(v_load(t), scale, before));
+            }
         }
     }
 }
 
-/* ---- units ---- */
-
-static const uint8_t *weights_at(const oct_linear_args *a, const place *p)
+/* t = 0 for all panels, as the first thing of a group. */
+static void begin_group(work *w)
 {
-    return a->panel + (size_t)(p->group * a->w->group_quads + p->start / OCT_Q8_QUAD) * QUAD_BYTES;
+    for (int64_t p = 0; p < w->a.n_panels; p++)
+        memset(sum_of(w, p), 0, (size_t)w->a.n_rows * OCT_Q8_PANEL * sizeof(float));
 }
 
-static void block_start(work *w, const place *p)
+/* ---- blocks, tiles, passes ---- */
+
+static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
 {
-    const uint8_t *weights = weights_at(&w->a, p);
-    const int64_t units = 2 * ((w->a.n_rows + TILE - 1) / TILE), steps = p->n_steps * units;
-    const int64_t over = p->n_quads % STEP_QUADS;
+    int64_t quad = b->group * w->a.w->group_quads + b->start / OCT_Q8_QUAD;
+    return w->a.panel + (size_t)panel * w->a.w->panel_bytes + (size_t)quad * QUAD_BYTES;
+}
+
+static void begin_block(work *w)
+{
+    const oct_act_layout *l = w->a.act;
+    const int64_t at =
+        (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / OCT_Q8_BLOCK;
+    w->block_steps = w->n_tiles * w->b.n_steps * 2 * w->a.n_panels;
+    w->parity = !w->parity;
+    for (int64_t r = 0; r < w->a.n_rows; r++) {
+        const char *row = w->a.rows[r];
+        const int32_t *sums = (const int32_t *)(const void *)(row + l->sums_at) + at;
+        uint32_t sum = ((uint32_t)sums[0] << 8) + (uint32_t)sums[l->n_blocks];
+        w->scale[w->parity][r] = ((const float *)(const void *)row)[at];
+        w->excess[w->parity][r] = (int32_t)(sum << 7);
+    }
+    block next = w->b;
+    block_next(w->a.w, &next);
+    w->rows_ahead = block_at(w, &next);
+    w->rows_left = next.group < w->a.w->unit_groups ? 2 * w->a.n_rows : 0;
+    w->credit = 0;
+}
+
+/* Another panel in the same block. */
+static void begin_panel(work *w, int64_t panel)
+{
+    const uint8_t *weights = weights_of(w, &w->b, panel);
+    const int64_t over = w->b.n_quads % STEP_QUADS, steps = w->n_tiles * w->b.n_steps * 2;
     if (over > 0) {
         memset(w->tail, 0, sizeof w->tail);
-        memcpy(w->tail, weights + (p->n_quads - over) * QUAD_BYTES, (size_t)over * QUAD_BYTES);
+        memcpy(w->tail, weights + (w->b.n_quads - over) * QUAD_BYTES, (size_t)over * QUAD_BYTES);
     }
-    w->ahead = (const char *)weights + p->n_quads * QUAD_BYTES;
-    w->lines_a_step = (p->n_quads * (QUAD_BYTES / 64) + steps - 1) / steps;
+    block next = w->b;
+    if (panel + 1 == w->a.n_panels)
+        block_next(w->a.w, &next);
+    if (next.group == w->a.w->unit_groups) /* what another call is likely to begin with */
+        w->weights_ahead = (const char *)w->a.panel + w->a.n_panels * (int64_t)w->a.w->panel_bytes;
+    else
+        w->weights_ahead = (const char *)weights_of(w, &next, (panel + 1) % w->a.n_panels);
+    w->weight_lines = (w->b.n_quads * (QUAD_BYTES / LINE) + steps - 1) / steps;
 }
 
-V_NOINLINE void unit_run(work *w, const place *p)
+V_INLINE void fetch(work *w)
 {
-    const int64_t whole = p->n_quads / STEP_QUADS, n_steps = p->n_steps;
+    const char *weights = w->weights_ahead;
+    for (int64_t i = w->weight_lines; i > 0; i--, weights += LINE)
+        _mm_prefetch(weights, _MM_HINT_T1);
+    w->weights_ahead = weights;
+    w->credit += 2 * w->a.n_rows;
+    for (; w->credit >= w->block_steps && w->rows_left > 0; w->credit -= w->block_steps) {
+        int64_t i = --w->rows_left;
+        const char *row = (const char *)w->a.rows[i / 2] + w->rows_ahead;
+        row += i % 2 ? plane_bytes(w) : 0;
+        V_EACH (line, OCT_Q8_BLOCK / LINE)
+            _mm_prefetch(row + line * LINE, _MM_HINT_T1);
+    }
+}
+
+/* One digit of a tile of rows; the tile before is finished in the first. */
+V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
+{
+    const int64_t whole = w->b.n_quads / STEP_QUADS, n_steps = w->b.n_steps;
     const int64_t finish = (TILE + n_steps - 1) / n_steps; /* rows a step */
-    const uint8_t *weights = weights_at(&w->a, p) + p->half * HALF * OCT_Q8_QUAD;
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
     for (int64_t i = 0; i < n_steps; i++) {
-        const int8_t(*slot)[TILE][STEP] = (const int8_t(*)[TILE][STEP])w->ring[w->n_used++ % SLOTS];
-        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * QUAD_BYTES
-                                     : w->tail[0] + p->half * HALF * OCT_Q8_QUAD;
-        tile_load(4, slot[0], STEP);
-        tile_load(6, u, QUAD_BYTES);
-        tile_dot(0, 4, 6);
-        tile_load(7, u + TILE * OCT_Q8_QUAD, QUAD_BYTES);
-        tile_dot(1, 4, 7);
-        tile_load(5, slot[1], STEP);
-        tile_dot(2, 5, 6);
-        tile_dot(3, 5, 7);
-        pack_next(w);
-        finish_rows(w, i * finish, (i + 1) * finish);
-        const char *ahead = w->ahead;
-        for (int64_t line = w->lines_a_step; line > 0; line--, ahead += 64)
-            _mm_prefetch(ahead, _MM_HINT_T1);
-        w->ahead = ahead;
+        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * QUAD_BYTES : w->tail[0];
+        tile_load(4, w->packed[w->slot], STEP);
+        tile_load(5, u, QUAD_BYTES);
+        tile_dot(0, 4, 5);
+        tile_load(6, u + LINE, QUAD_BYTES);
+        tile_dot(1, 4, 6);
+        tile_load(7, u + 2 * LINE, QUAD_BYTES);
+        tile_dot(2, 4, 7);
+        tile_load(5, u + 3 * LINE, QUAD_BYTES);
+        tile_dot(3, 4, 5);
+        w->slot = next_slot(w, w->slot);
+        if (pack)
+            pack_next(w);
+        if (digit == 0)
+            finish_rows(w, i * finish, (i + 1) * finish);
+        fetch(w);
     }
-    tile_store(0, w->sums[0][0], sizeof w->sums[0][0][0]);
-    tile_store(1, w->sums[0][1], sizeof w->sums[0][1][0]);
-    tile_store(2, w->sums[1][0], sizeof w->sums[1][0][0]);
-    tile_store(3, w->sums[1][1], sizeof w->sums[1][1][0]);
-    w->done = (pending){.rows = w->a.rows + p->row,
-                        .n_rows = rows_at(&w->a, p),
-                        .block = (w->a.first_group + p->group) * w->a.act->group_blocks +
-                                 p->start / OCT_Q8_BLOCK,
-                        .t = w->t[p->row] + p->half * HALF};
+    int32_t(*sums)[TILE][TILE] = w->sums[digit];
+    tile_store(0, sums[0], LINE);
+    tile_store(1, sums[1], LINE);
+    tile_store(2, sums[2], LINE);
+    tile_store(3, sums[3], LINE);
 }
 
-/* w->a: at most CHUNK rows. */
+static void tile_run(work *w, int64_t panel, int64_t tile)
+{
+    const uint8_t *weights = weights_of(w, &w->b, panel);
+    const int64_t row = tile * TILE, left = w->a.n_rows - row;
+    pass_run(w, weights, 0, panel == 0);
+    pass_run(w, weights, 1, panel == 0);
+    w->done = (pending){.n_rows = left < TILE ? left : TILE,
+                        .scale = w->scale[w->parity] + row,
+                        .excess = w->excess[w->parity] + row,
+                        .t = sum_of(w, panel) + row * OCT_Q8_PANEL};
+}
+
+static void block_run(work *w)
+{
+    const int64_t first_slot = w->slot;
+    begin_block(w);
+    for (int64_t panel = 0; panel < w->a.n_panels; panel++) {
+        begin_panel(w, panel);
+        if (panel > 0)
+            w->slot = first_slot;
+        for (int64_t tile = 0; tile < w->n_tiles; tile++)
+            tile_run(w, panel, tile);
+    }
+}
+
+/* w->a, w->sum and w->y_stride are set; at most CHUNK rows. */
 static void chunk_run(work *w)
 {
-    place p = {0};
-    place_block(&w->a, &p);
-    memset(w->t, 0, (size_t)w->a.n_rows * sizeof *w->t);
+    const oct_q8_layout *l = w->a.w;
+    w->n_tiles = (w->a.n_rows + TILE - 1) / TILE;
+    w->b = (block){0};
+    block_size(l, &w->b);
+    w->n_slots = (w->a.n_panels > 1 ? 2 * w->n_tiles * w->b.n_steps : 1) + AHEAD;
+    w->parity = w->slot = 0;
     w->done.n_rows = 0;
-    w->pack = p;
-    w->packed_all = false;
-    w->n_packed = w->n_used = 0;
-    pack_unit(w);
+    w->pack = w->b;
+    w->pack_tile = w->pack_digit = w->pack_step = w->pack_slot = 0;
+    pack_tile(w);
     for (int i = 0; i < AHEAD; i++)
         pack_next(w);
-    for (bool more = true; more;) {
-        int64_t group = p.group;
-        if (at_block_start(&p))
-            block_start(w, &p);
-        unit_run(w, &p);
-        more = place_next(&w->a, &p);
-        if (!more || p.group != group)
-            finish_group(w, group);
+    for (int64_t group = 0; group < l->unit_groups; group++) {
+        begin_group(w);
+        for (; w->b.group == group; block_next(l, &w->b))
+            block_run(w);
+        finish_group(w, group);
+    }
+}
+
+/* The panels of a unit of one group sum up in y; with several groups y holds those before, and
+ * panels are taken one by one. */
+static void rows_run(work *w, const oct_linear_args *a, int64_t first_row, int64_t n_rows)
+{
+    bool one_group = a->w->unit_groups == 1;
+    int64_t step = one_group ? a->n_panels : 1;
+    w->y_stride = a->n_rows * OCT_Q8_PANEL;
+    for (int64_t p = 0; p < a->n_panels; p += step) {
+        w->a = oct_linear_panel(a, p);
+        w->a.n_panels = step;
+        w->a.rows += first_row;
+        w->a.y += first_row * OCT_Q8_PANEL;
+        w->a.n_rows = n_rows;
+        w->sum = one_group ? w->a.y : w->t[0];
+        chunk_run(w);
+    }
+}
+
+static void few_rows(const oct_linear_args *a, int64_t first_row, int64_t n_rows)
+{
+    for (int64_t p = 0; p < a->n_panels; p++) {
+        oct_linear_args b = oct_linear_panel(a, p);
+        b.rows += first_row;
+        b.y += first_row * OCT_Q8_PANEL;
+        b.n_rows = n_rows;
+        oct_k_linear__avx512(&b);
     }
 }
 
@@ -298,18 +422,15 @@ void oct_k_linear__amx(const oct_linear_args *a)
     work w;
     bool configured = false;
     for (int64_t r = 0; r < a->n_rows; r += CHUNK) {
-        w.a = *a;
-        w.a.rows = a->rows + r;
-        w.a.y = a->y + r * OCT_Q8_PANEL;
-        w.a.n_rows = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
-        if (w.a.n_rows <= FEW_ROWS || a->act->digits == 1) {
-            oct_k_linear__avx512(&w.a);
+        int64_t n = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
+        if (n <= FEW_ROWS || a->act->digits == 1) {
+            few_rows(a, r, n);
             continue;
         }
         if (!configured)
             tile_configure(&config);
         configured = true;
-        chunk_run(&w);
+        rows_run(&w, a, r, n);
     }
     if (configured)
         tile_release();

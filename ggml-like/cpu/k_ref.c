@@ -61,8 +61,11 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
 
 void oct_k_linear__ref(const oct_linear_args *a)
 {
-    for (int64_t r = 0; r < a->n_rows; r += ROWS)
-        rows_ref(a, r, a->n_rows - r < ROWS ? a->n_rows - r : ROWS);
+    for (int64_t p = 0; p < a->n_panels; p++) {
+        const oct_linear_args one = oct_linear_panel(a, p);
+        for (int64_t r = 0; r < a->n_rows; r += ROWS)
+            rows_ref(&one, r, a->n_rows - r < ROWS ? a->n_rows - r : ROWS);
+    }
 }
 
 /* ---- attention ---- */

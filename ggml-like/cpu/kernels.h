@@ -35,23 +35,35 @@ typedef enum oct_isa {
 typedef enum oct_kv_type { OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32 } oct_kv_type;
 
 enum {
-    OCT_KV_LANES = 16,     /* positions stored side by side in the K cache */
-    OCT_ATTN_BLOCK = 128   /* positions whose sums are formed from zero before they are folded */
+    OCT_KV_LANES = 16,   /* positions stored side by side in the K cache */
+    OCT_ATTN_BLOCK = 128 /* positions whose sums are formed from zero before they are folded */
 };
 
-/* One panel times n_rows activation rows: y[r][lane] as defined in q8.h, overwritten.
+/* Panels times n_rows activation rows: y[p][r][lane] as defined in q8.h, overwritten.
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
     const oct_q8_layout *w;
-    const uint8_t *panel;
-    const uint16_t *scales; /* [unit_groups][64] bf16 of this panel, 64-byte aligned */
+    int64_t n_panels;       /* consecutive ones of a unit; one is what all rows but amx want */
+    const uint8_t *panel;   /* the first */
+    const uint16_t *scales; /* [n_panels][unit_groups][64] bf16, 64-byte aligned */
     const oct_act_layout *act;
     const void *const *rows; /* [n_rows] rows written by the same ISA's act_quantise */
     int64_t n_rows;
     int64_t first_group;
-    float *y; /* [n_rows][64], 64-byte aligned */
+    float *y; /* [n_panels][n_rows][64], 64-byte aligned */
 } oct_linear_args;
+
+/* One of the panels alone. */
+static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t p)
+{
+    oct_linear_args b = *a;
+    b.n_panels = 1;
+    b.panel += (size_t)p * a->w->panel_bytes;
+    b.scales += p * a->w->unit_groups * OCT_Q8_PANEL;
+    b.y += p * a->n_rows * OCT_Q8_PANEL;
+    return b;
+}
 
 /* One block of at most 128 positions of one KV head against one token's query heads of that group.
  *   s = cap * tanh((q . k) * (scale / cap))       q . k: one fma chain over ascending dimension
@@ -75,8 +87,8 @@ typedef struct oct_attn_args {
 /* Dot products of f32 rows with matrix rows, y[r * y_stride + j] = scale * (x_r . w_j) in 16 lanes.
  * Weights are bf16 (tied head) or f32 (router), widened exactly. */
 typedef struct oct_dot_args {
-    const void *w;    /* [n_out][w_stride] bf16 or f32 */
-    int64_t w_stride; /* in elements */
+    const void *w;            /* [n_out][w_stride] bf16 or f32 */
+    int64_t w_stride;         /* in elements */
     const float *const *rows; /* [n_rows] */
     int64_t n_rows, n_out, n_in;
     float scale;
@@ -120,8 +132,8 @@ typedef struct oct_kernels {
 extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
 
 /* Highest level this CPU and operating system can run (CPUID and XCR0). Linux lets a process use
- * tiles only after it has asked; this function asks where the rest is there, once and for all of the
- * process's threads, and where it is refused the answer is avx512. */
+ * tiles only after it has asked; this function asks where the rest is there, once and for all of
+ * the process's threads, and where it is refused the answer is avx512. */
 oct_isa oct_isa_detect(void);
 
 /* Level for a CPUID dump, tiles taken as granted; pure, tested on recorded ones. leaf7/leaf1 are
@@ -159,8 +171,8 @@ void oct_sincosf(float x, float *s, float *c);
 typedef struct oct_fold {
     float *levels; /* [4][n], 64-byte aligned, caller's */
     int64_t n;
-    int depth;     /* pending tiles */
-    int size[4];   /* slices summed in each pending tile */
+    int depth;   /* pending tiles */
+    int size[4]; /* slices summed in each pending tile */
     oct_k_add_fn *add;
 } oct_fold;
 void oct_fold_begin(oct_fold *f, float *levels, int64_t n, oct_k_add_fn *add);
