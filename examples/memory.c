@@ -162,7 +162,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->kv = (oct_kv)o->kv;
     p->act = (oct_act)o->act;
     p->blas = o->blas;
-    p->shard = (oct_shard_by)o->shard;
+    p->shard = o->shard == OCT_CLI_SHARD_EXPERT ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
     p->comm = oct_ranks_comm();
     p->cancel = oct_cli_cancel_flag();
 }
@@ -216,7 +216,10 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     oct_session_need need;
     oct_error err = {0};
     char a[24], b[24], c[24], d[24];
-    if (oct_session_estimate(m, p, &need, &err) != OCT_OK)
+    oct_session_params params = *p;
+    if (o->shard == OCT_CLI_SHARD_AUTO && oct_model_get_info(m)->part_size)
+        params.shard = oct_model_get_info(m)->part_by; /* there is no choice */
+    if (oct_session_estimate(m, &params, &need, &err) != OCT_OK)
         return oct_cli_fail(&err);
     char path[PATH_MAX];
     if (in_memory(oct_ranks_path(o->model, path)))

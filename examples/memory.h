@@ -23,10 +23,11 @@ typedef struct oct_cli_session {
     int kv;                          /* oct_kv */
     int act;                         /* oct_act */
     bool blas, dry_run, force;
-    int shard;   /* oct_shard_by */
+    int shard;   /* OCT_CLI_SHARD_... */
     int weights; /* OCT_CLI_WEIGHTS_... */
 } oct_cli_session;
 
+enum { OCT_CLI_SHARD_AUTO, OCT_CLI_SHARD_SLICE, OCT_CLI_SHARD_EXPERT };
 enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
 
 /* Rows for an oct_opt table; s is an oct_cli_session. */
@@ -50,9 +51,9 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                        "mapped: used from the file's pages, nothing is loaded;\n"       \
                        "owned: a copy in huge pages, every slice on its NUMA node\n"    \
                        "[mapped on one node, owned on several]"),                       \
-        OCT_ROW_CHOICE(0, "shard", &(s).shard, "slice|expert",                          \
+        OCT_ROW_CHOICE(0, "shard", &(s).shard, "auto|slice|expert",                     \
                        "under mpirun: what a rank holds, its slices of every matrix\n"  \
-                       "or whole experts [slice]"),                                     \
+                       "or whole experts [auto: what is predicted to be faster]"),       \
         OCT_ROW_FLAG(0, "dry-run", &(s).dry_run,                                        \
                      "print the memory that is needed and there, load nothing"),        \
         OCT_ROW_FLAG(0, "force", &(s).force,                                            \

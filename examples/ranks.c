@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
-#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,26 +12,37 @@
 #include "kernels.h"
 #include "memory.h"
 #include "progress.h"
+#include "ranks_impl.h"
 
 enum { ORDER_OPEN = 1, ORDER_END };
 
 /* What rank 0 tells the others to open. */
 typedef struct open_order {
     int64_t what;
+    bool choose; /* --shard auto */
     oct_session_params params; /* pointers are not used */
     char path[PATH_MAX];
 } open_order;
 
-/* What a rank says before anything is loaded. */
-typedef struct rank_report {
-    char host[64], version[OCT_VERSION_TEXT_MAX];
-    uint64_t fingerprint, need, have;
-    int32_t isa, n_threads, n_cpus; /* n_cpus: that the process may use */
+/* A session that this rank has, or why not. */
+typedef struct made {
     int32_t status;
     char text[OCT_ERROR_TEXT];
-} rank_report;
+} made;
 
 static oct_comm *job; /* NULL: one process */
+static bool over;     /* all ranks know that the job has ended */
+/* Of the last session. */
+static oct_shard_by layout;
+static oct_rank_pace pace;
+static oct_comm_stats since;
+
+/* On the watching thread. */
+static void say(void *ctx, bool fatal, const char *text)
+{
+    (void)ctx;
+    fatal ? oct_cli_error("%s", text) : oct_cli_warning("%s", text);
+}
 
 static bool launched(void)
 {
@@ -45,7 +56,8 @@ static bool launched(void)
 
 static oct_status join(oct_error *err)
 {
-    typedef oct_status open_fn(oct_comm **out, oct_error *e);
+    typedef oct_status open_fn(void (*say)(void *, bool, const char *), void *ctx, oct_comm **out,
+                               oct_error *e);
     void *lib = dlopen("liboctet_mpi.so", RTLD_NOW | RTLD_GLOBAL);
     if (!lib)
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
@@ -54,102 +66,103 @@ static oct_status join(oct_error *err)
     *(void **)&open = dlsym(lib, "oct_comm_mpi_open");
     if (!open)
         return oct_fail(err, OCT_ERR_UNSUPPORTED, "liboctet_mpi.so lacks oct_comm_mpi_open");
-    return open(&job, err);
+    return open(say, NULL, &job, err);
 }
 
-static void report_self(rank_report *r, const oct_model *m, const oct_session_params *p,
-                        const oct_error *opened)
+/* Measures what the ranks can do; *by is the layout that all take. */
+static oct_status choose_layout(const open_order *o, const oct_model *m, oct_shard_by *by,
+                                oct_error *err)
 {
-    cpu_set_t set;
-    memset(r, 0, sizeof *r);
-    gethostname(r->host, sizeof r->host - 1);
-    strncpy(r->version, oct_version(), sizeof r->version - 1);
-    r->n_cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    oct_error err = *opened;
-    oct_session_need need = {0};
-    r->status = (int32_t)err.status;
-    if (m && err.status == OCT_OK)
-        r->status = (int32_t)oct_session_estimate(m, p, &need, &err);
-    memcpy(r->text, err.text, sizeof r->text);
-    if (r->status != OCT_OK)
-        return;
-    oct_memory have;
-    oct_memory_have("", &have);
-    r->fingerprint = oct_model_get_info(m)->fingerprint;
-    r->need = need.weights + need.kv + need.buffers;
-    r->have = have.system < have.cgroup ? have.system : have.cgroup;
-    r->n_threads = need.n_threads;
-    oct_isa isa = OCT_ISA_REF;
-    (void)oct_isa_parse(need.isa, &isa);
-    r->isa = (int32_t)isa;
-}
-
-/* Every difference, a line each, printed by rank 0. All ranks come to the same verdict. */
-static int count_problems(const rank_report *r, int n, bool print)
-{
-    int problems = 0;
-    char a[24], b[24];
-    for (int i = 0; i < n; i++) {
-        if (r[i].status != OCT_OK && ++problems && print)
-            oct_cli_error("rank %d on %s: %s", i, r[i].host, r[i].text);
-        if (strcmp(r[i].version, r[0].version) != 0 && ++problems && print)
-            oct_cli_error("rank %d on %s: octet %s, rank 0 has %s", i, r[i].host, r[i].version,
-                          r[0].version);
-        if (r[i].status == OCT_OK && r[0].status == OCT_OK &&
-            r[i].fingerprint != r[0].fingerprint && ++problems && print)
-            oct_cli_error("rank %d on %s: another model file (%016llx, rank 0 has %016llx)", i,
-                          r[i].host, (unsigned long long)r[i].fingerprint,
-                          (unsigned long long)r[0].fingerprint);
-        if (r[i].need > r[i].have && ++problems && print)
-            oct_cli_error("rank %d on %s: its part needs %s, %s is available", i, r[i].host,
-                          oct_cli_bytes(r[i].need, a), oct_cli_bytes(r[i].have, b));
-        if (print && r[i].n_cpus > 0 && r[i].n_cpus < r[i].n_threads)
-            oct_cli_warning(
-                "rank %d on %s may use %d CPU%s for %d threads; mpirun --bind-to none, or "
-                "--map-by slot:PE=%d, gives it more",
-                i, r[i].host, r[i].n_cpus, r[i].n_cpus == 1 ? "" : "s", r[i].n_threads,
-                r[i].n_threads);
+    const oct_model_info *i = m ? oct_model_get_info(m) : NULL;
+    oct_session_need need = {.n_threads = 1};
+    oct_error ignored = {0};
+    oct_session_params p = o->params;
+    p.comm = job;
+    p.isa = p.topology = NULL;
+    int32_t part = i && i->part_size ? (int32_t)i->part_by : -1, *parts = NULL;
+    if (part >= 0 && o->choose)
+        p.shard = i->part_by;
+    if (m)
+        (void)!oct_session_estimate(m, &p, &need, &ignored);
+    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, need.n_threads, &pace, err));
+    parts = malloc((size_t)job->size * sizeof *parts);
+    if (!parts)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the parts of %d ranks", job->size);
+    oct_status status = job->gather(job, &part, sizeof part, parts, err);
+    for (int r = 0; r < job->size; r++)
+        part = parts[r] > part ? parts[r] : part;
+    free(parts);
+    if (status != OCT_OK)
+        return status;
+    int32_t chosen = o->choose && part >= 0 ? part : (int32_t)*by;
+    if (job->rank == 0 && o->choose && part < 0) {
+        oct_session_params expert = p;
+        expert.shard = OCT_SHARD_BY_EXPERT;
+        double slices = oct_rank_predict(i, job->size, OCT_SHARD_BY_SLICE, &pace);
+        double experts = oct_rank_predict(i, job->size, OCT_SHARD_BY_EXPERT, &pace);
+        bool possible = i->n_experts > 1 && oct_session_estimate(m, &expert, &need, &ignored) == OCT_OK;
+        chosen = possible && experts < slices ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+        fprintf(stderr,
+                "ranks by %s: experts predicted at %.3g ms per token by slice, %.3g by expert "
+                "(%d threads read %.3g GB/s, %lld floats are folded in %.3g us)\n",
+                chosen == OCT_SHARD_BY_EXPERT ? "expert" : "slice", 1e3 * slices, 1e3 * experts,
+                need.n_threads, pace.read / 1e9, (long long)i->d_model,
+                1e6 * (pace.latency + (double)i->d_model * pace.per_float));
     }
-    return problems;
+    OCT_TRY(job->broadcast(job, &chosen, sizeof chosen, err));
+    layout = *by = chosen == OCT_SHARD_BY_EXPERT ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+    return OCT_OK;
+}
+
+/* All ranks make their sessions; if one cannot, none has one. */
+static oct_status make_all(oct_model *m, const oct_session_params *p, oct_session **s,
+                           oct_error *err)
+{
+    made mine = {0}, *all = calloc((size_t)job->size, sizeof *all);
+    oct_error own = {0};
+    if (!all)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", job->size);
+    mine.status = (int32_t)oct_session_new(m, p, s, &own);
+    if (mine.status == OCT_OK)
+        mine.status = (int32_t)oct_model_keep_part(m, job->rank, job->size, p->shard, &own);
+    memcpy(mine.text, own.text, sizeof mine.text);
+    oct_status status = job->gather(job, &mine, sizeof mine, all, err);
+    for (int i = 0; i < job->size && status == OCT_OK; i++)
+        if (all[i].status != OCT_OK)
+            status = oct_fail(err, OCT_ERR_COMM, "rank %d: %s", i, all[i].text);
+    free(all);
+    if (status != OCT_OK) {
+        /* no orders have been given, and none must be: the others have no session to obey with */
+        oct_session_abandon(*s);
+        *s = NULL;
+    }
+    return status;
 }
 
 /* The ranks' reports; then the session, if all can have one. The row of kernels is the best that
  * all have. */
-static oct_status make_together(oct_model *m, const oct_session_params *params,
+static oct_status make_together(const open_order *o, oct_model *m, const oct_session_params *params,
                                 const oct_error *opened, oct_session **s, oct_error *err)
 {
     *s = NULL;
     oct_session_params p = *params;
     p.comm = job;
-    rank_report mine, *all = calloc((size_t)job->size, sizeof *all);
+    OCT_TRY(choose_layout(o, m, &p.shard, err));
+    oct_rank_report mine, *all = calloc((size_t)job->size, sizeof *all);
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", job->size);
-    report_self(&mine, m, &p, opened);
+    int32_t isa;
+    oct_rank_report_self(m, &p, opened, &mine);
     oct_status status = job->gather(job, &mine, sizeof mine, all, err);
-    if (status == OCT_OK && count_problems(all, job->size, job->rank == 0) > 0)
+    if (status == OCT_OK && oct_rank_compare(all, job->size, job->rank == 0, &isa) > 0)
         status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
-    if (status == OCT_OK) {
-        int32_t isa = all[0].isa;
-        for (int i = 1; i < job->size; i++)
-            isa = all[i].isa < isa ? all[i].isa : isa;
-        p.isa = oct_kernel_rows[isa].name;
-        oct_error own = {0};
-        int32_t ok = oct_session_new(m, &p, s, &own) == OCT_OK &&
-                     oct_model_keep_part(m, job->rank, job->size, p.shard, &own) == OCT_OK;
-        int32_t *oks = (int32_t *)(void *)all;
-        status = job->gather(job, &ok, sizeof ok, oks, err);
-        for (int i = 0; i < job->size && status == OCT_OK; i++)
-            if (!oks[i])
-                status = oct_fail(err, OCT_ERR_COMM, "rank %d cannot make its session: %s", i,
-                                  i == job->rank ? own.text : "see its host");
-        if (status != OCT_OK) {
-            /* no orders have been given, and none must be: the others have no session to obey
-             * with */
-            oct_session_abandon(*s);
-            *s = NULL;
-        }
-    }
     free(all);
+    if (status == OCT_OK) {
+        p.isa = oct_kernel_rows[isa].name;
+        status = make_all(m, &p, s, err);
+    }
+    over = status != OCT_OK && !job->broken;
+    since = job->stats;
     return status;
 }
 
@@ -220,11 +233,13 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
         OCT_TRY(place_weights(options, m, p, err));
         return oct_session_new(m, p, s, err);
     }
-    open_order o = {.what = ORDER_OPEN, .params = *p};
+    open_order o = {.what = ORDER_OPEN,
+                    .choose = options->shard == OCT_CLI_SHARD_AUTO,
+                    .params = *p};
     OCT_TRY(absolute(options->model, o.path, err));
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};
-    return make_together(m, p, &opened, s, err);
+    return make_together(&o, m, p, &opened, s, err);
 }
 
 /* One session of rank 0's. */
@@ -238,7 +253,7 @@ static oct_status serve_once(const open_order *o, oct_error *err)
     p.isa = p.topology = NULL;
     char path[PATH_MAX];
     (void)!oct_model_open(oct_ranks_path(o->path, path), &m, &opened);
-    oct_status status = make_together(m, &p, &opened, &s, err);
+    oct_status status = make_together(o, m, &p, &opened, &s, err);
     if (status == OCT_OK) {
         status = oct_session_serve(s, err);
         oct_session_free(s);
@@ -261,9 +276,11 @@ static int serve(void)
             status = serve_once(o, &err);
     }
     free(o);
-    /* What all ranks have found rank 0 has told. */
-    if (status != OCT_OK && status != OCT_ERR_COMM)
-        return oct_cli_fail(&err);
+    /* What all ranks have found rank 0 has told; what this one has found ends all of them. */
+    if (status != OCT_OK && status != OCT_ERR_COMM) {
+        oct_cli_fail(&err);
+        job->broken = true;
+    }
     job->free(job);
     return status == OCT_OK ? OCT_EXIT_OK : OCT_EXIT_ERROR;
 }
@@ -273,13 +290,26 @@ int oct_ranks_start(void)
     oct_error err = {0};
     if (!launched())
         return -1;
-    if (join(&err) != OCT_OK)
-        return oct_cli_fail(&err);
+    if (join(&err) != OCT_OK) {
+        int code = oct_cli_fail(&err);
+        if (job)
+            job->free(job);
+        return code;
+    }
     if (job->size == 1) {
         oct_ranks_end();
         return -1;
     }
     return job->rank == 0 ? -1 : serve();
+}
+
+void oct_ranks_print(const oct_model *m, const oct_session *s)
+{
+    oct_session_stats st;
+    if (!job || job->size == 1)
+        return;
+    oct_session_get_stats(s, &st);
+    oct_rank_print(job, &since, oct_model_get_info(m), layout, &pace, &st);
 }
 
 void oct_ranks_end(void)
@@ -288,7 +318,7 @@ void oct_ranks_end(void)
     open_order o = {.what = ORDER_END};
     if (!job)
         return;
-    if (job->size > 1)
+    if (job->size > 1 && !over && !job->broken)
         (void)!job->broadcast(job, &o, sizeof o, &err);
     job->free(job);
     job = NULL;

@@ -25,6 +25,9 @@ OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_mo
                                                 const oct_session_params *p, oct_session **s,
                                                 oct_error *err);
 
+/* Rank 0: where the time of the last session went, on stderr; nothing if there is one process. */
+void oct_ranks_print(const oct_model *m, const oct_session *s);
+
 /* Rank 0, at the end: lets the others end too. */
 void oct_ranks_end(void);
 

@@ -30,6 +30,10 @@ static void local_free(oct_comm *c)
 
 oct_comm *oct_comm_local(void)
 {
-    static oct_comm local = {0, 1, local_fold, local_broadcast, local_gather, local_free};
+    static oct_comm local = {.size = 1,
+                             .fold = local_fold,
+                             .broadcast = local_broadcast,
+                             .gather = local_gather,
+                             .free = local_free};
     return &local;
 }

@@ -1,6 +1,7 @@
 /* eval.c: evaluating batches of tokens, on one process or on all ranks of a job. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "session_impl.h"
@@ -67,6 +68,25 @@ static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_voc
     return OCT_OK;
 }
 
+/* All ranks must have routed the chunk's tokens alike: else what they added up is no answer. */
+static oct_status compare_routes(oct_session *s, oct_error *err)
+{
+    int64_t n_layers = s->model->config.n_layers;
+    uint64_t *all = s->route_hash + n_layers;
+    if (s->comm->size == 1)
+        return OCT_OK;
+    OCT_TRY(s->comm->gather(s->comm, s->route_hash, (size_t)n_layers * sizeof *all, all, err));
+    for (int64_t i = 0; i < n_layers; i++)
+        for (int r = 1; r < s->comm->size; r++)
+            if (all[r * n_layers + i] != all[i]) {
+                s->comm->broken = true;
+                return oct_fail(err, OCT_ERR_COMM,
+                                "layer %lld: rank %d chose other experts than rank 0", (long long)i,
+                                r);
+            }
+    return OCT_OK;
+}
+
 /* Evaluates the n <= chunk tokens that s->row holds, with their sequences; n_out of them, in row 3,
  * have their logits wanted. Positions advance on success only. */
 static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *logits, oct_error *err)
@@ -77,8 +97,12 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
         pos[i] = (int32_t)s->len[seq[i]]++;
     oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = n_out,
                    .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = s->comm,
-                   .cancel = s->comm->size > 1 ? NULL : s->cancel};
+                   .cancel = s->comm->size > 1 ? NULL : s->cancel,
+                   .expert_rows = s->expert_rows, .route_hash = s->route_hash};
+    memset(s->route_hash, 0, (size_t)s->model->config.n_layers * sizeof *s->route_hash);
     oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
+    if (status == OCT_OK)
+        status = compare_routes(s, err);
     if (status == OCT_OK)
         status = check_logits(logits, n_out, s->model->config.n_vocab, err);
     if (status != OCT_OK) {
@@ -127,7 +151,7 @@ void oct_eval_truncate(oct_session *s, int32_t seq, int64_t n)
 void oct_eval_end(oct_session *s)
 {
     oct_error err = {0};
-    if (s->comm && s->comm->rank == 0 && s->ready)
+    if (s->comm && s->comm->rank == 0 && s->ready && !s->comm->broken)
         (void)give_order(s, ORDER_END, 0, 0, &err);
 }
 
@@ -216,8 +240,8 @@ static double now(void)
 
 oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err)
 {
-    if (s->comm_status != OCT_OK)
-        return oct_fail(err, s->comm_status, "another rank could not be reached");
+    if (s->comm_status != OCT_OK || s->comm->broken)
+        return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
     OCT_TRY(check_batch(s, b, logits, err));
     double start = now();
     oct_status status = OCT_OK;

@@ -41,13 +41,13 @@ typedef struct oct_model_info {
     bool has_tokenizer;
     uint64_t file_bytes, weight_bytes; /* of the file opened; of the whole model */
     uint64_t active_bytes; /* weight bytes read for one decoded token */
-    uint64_t fingerprint;  /* checksum of the header: the same for identical files and their parts */
-    int part_size, part_rank; /* a file with one rank's part, made by `octet slice`: of so many ranks
-                                 (0: the whole model), which one, divided how */
+    uint64_t fingerprint;  /* checksum of the header: the same for identical files and parts */
+    int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
+                                 many ranks; 0: the whole model */
     oct_shard_by part_by;
 } oct_model_info;
 
-/* Maps a file written by `octet convert`, or a part of one by `octet slice`, which only the sessions of
+/* Maps a file written by `octet convert`, or a part of one by `octet slice`, which only sessions of
  * its rank can use. Reads and checks its header only; weights are paged in when first used. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **out, oct_error *err);
 OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
@@ -173,6 +173,8 @@ typedef struct oct_session_stats {
     uint64_t kv_saturated;       /* values that did not fit the KV type */
     double seconds;              /* inside oct_eval */
     double max_eval_seconds;
+    const uint64_t *expert_rows; /* [n_experts] tokens sent to each expert, summed over layers; the
+                                    session's */
 } oct_session_stats;
 OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
 

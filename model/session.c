@@ -165,7 +165,10 @@ static oct_status allocate(oct_session *s, oct_error *err)
     s->rope = malloc(rope_bytes(s));
     s->len = calloc((size_t)s->n_seqs, sizeof *s->len);
     s->row = malloc((size_t)(4 * s->chunk) * sizeof *s->row);
-    if (!s->rope || !s->len || !s->row)
+    s->expert_rows = calloc((size_t)s->model->config.n_experts, sizeof *s->expert_rows);
+    s->route_hash = calloc((size_t)s->model->config.n_layers * (size_t)(1 + s->comm->size),
+                           sizeof *s->route_hash);
+    if (!s->rope || !s->len || !s->row || !s->expert_rows || !s->route_hash)
         return oct_fail(err, OCT_ERR_MEMORY, "session: out of memory for %lld positions",
                         (long long)s->n_ctx);
     fill_rope(s);
@@ -216,6 +219,8 @@ void oct_session_abandon(oct_session *s)
     free(s->rope);
     free(s->len);
     free(s->row);
+    free(s->expert_rows);
+    free(s->route_hash);
     free(s);
 }
 
@@ -284,4 +289,5 @@ void oct_session_get_stats(const oct_session *s, oct_session_stats *st)
 {
     *st = s->stats;
     st->kv_saturated = (uint64_t)s->kv.saturated;
+    st->expert_rows = s->expert_rows;
 }

@@ -21,6 +21,8 @@ struct oct_session {
     bool ready;             /* complete: the other ranks await orders */
     const volatile int *cancel;
     oct_session_stats stats;
+    uint64_t *expert_rows; /* [n_experts] */
+    uint64_t *route_hash;  /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
 };
 
 /* On rank 0 of several: the other ranks do the same (end: stop serving). */

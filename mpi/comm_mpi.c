@@ -6,29 +6,140 @@
 
 #include <limits.h>
 #include <mpi.h>
-#include <stdbool.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { TAG_PARTIAL = 1, TAG_SUM = 2 };
+#include "watch.h"
+
+enum { TAG_HELLO = 1, TAG_PARTIAL, TAG_SUM, TAG_GATHER, TAG_BROADCAST };
+/* Seconds. A dead rank is found by the watch, long before; these are for ranks that live but do not
+ * answer: no way between them, or a disk that is gone. */
+static const double HELLO_DEADLINE = 30, EXCHANGE_DEADLINE = 600, NO_DEADLINE = 1e30;
+
+/* What goes to a rank and comes from it in one round. Bytes. */
+typedef struct message {
+    void *in;
+    const void *out;
+    size_t n_in, n_out;
+} message;
 
 typedef struct mpi_comm {
     oct_comm base;
     MPI_Comm comm;
     bool finalise;
+    oct_watch *watch;
+    oct_comm_mpi_say *say;
+    void *ctx;
     MPI_Request *requests; /* [2 * size] */
+    int *peer;             /* [2 * size] of each request */
+    message *messages;     /* [size] */
     float *parts;          /* [size][room] */
     int64_t room;
 } mpi_comm;
 
-static oct_status failed(oct_error *err, const char *what, int code)
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static mpi_comm *mpi_of(oct_comm *c)
+{
+    return (mpi_comm *)(void *)c;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+static oct_status failed(mpi_comm *m, oct_error *err, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n;
     MPI_Error_string(code, text, &n);
+    m->base.broken = true;
     return oct_fail(err, OCT_ERR_COMM, "MPI: %s: %s", what, text);
 }
+
+static oct_status too_late(mpi_comm *m, int n, const char *what, double deadline, oct_error *err)
+{
+    int first = -1, open = 0;
+    for (int i = 0; i < n; i++) {
+        int done = 0;
+        if (MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
+            first = first < 0 ? m->peer[i] : first;
+            open++;
+        }
+    }
+    m->base.broken = true;
+    return oct_fail(err, OCT_ERR_COMM, "MPI: %s: rank %d has no answer from rank %d for %.0f s%s", what,
+                    m->base.rank, first, deadline,
+                    deadline < EXCHANGE_DEADLINE
+                        ? "; if hosts have networks that the others cannot reach (docker0, virbr0), "
+                          "name the right one: mpirun --mca btl_tcp_if_include NET --mca "
+                          "oob_tcp_if_include NET, NET like eth0 or 10.0.0.0/24"
+                        : "");
+}
+
+/* The first n requests. Who waits for long gives up the core: first now and then, later mostly. */
+static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline, oct_error *err)
+{
+    double start = 0;
+    for (int looks = 1;; looks++) {
+        int done = 0;
+        int code = MPI_Testall(n, m->requests, &done, MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS)
+            return failed(m, err, what, code);
+        if (done)
+            return OCT_OK;
+        if (looks % 64 != 0)
+            continue;
+        double t = now();
+        start = start > 0 ? start : t;
+        double waited = t - start;
+        if (waited > deadline)
+            return too_late(m, n, what, deadline, err);
+        if (waited > 0.02)
+            nanosleep(&(struct timespec){.tv_nsec = waited > 0.5 ? 1000000 : 50000}, NULL);
+        else if (waited > 0.0005)
+            sched_yield();
+        looks = waited > 0.02 ? 63 : 0;
+    }
+}
+
+/* One round: m->messages, between all pairs of ranks. */
+static oct_status exchange(mpi_comm *m, MPI_Comm comm, int tag, const char *what, double deadline,
+                           oct_error *err)
+{
+    int n = 0, code = MPI_SUCCESS, size = m->base.size;
+    if (m->base.broken)
+        return oct_fail(err, OCT_ERR_COMM, "MPI: %s: an earlier operation has failed", what);
+    for (int r = 0; r < size; r++)
+        if (m->messages[r].n_in > INT_MAX || m->messages[r].n_out > INT_MAX)
+            return oct_fail(err, OCT_ERR_ARG, "MPI: %s of %zu bytes, expected less than 2^31 per rank",
+                            what, m->messages[r].n_out);
+    for (int i = 1; i < size && code == MPI_SUCCESS; i++) {
+        int r = (m->base.rank + size - i) % size;
+        const message *g = &m->messages[r];
+        m->peer[n] = r;
+        code = MPI_Irecv(g->in, (int)g->n_in, MPI_BYTE, r, tag, comm, &m->requests[n++]);
+    }
+    for (int i = 1; i < size && code == MPI_SUCCESS; i++) {
+        int r = (m->base.rank + i) % size; /* not everybody to rank 0 first */
+        const message *g = &m->messages[r];
+        m->peer[n] = r;
+        m->base.stats.bytes_sent += g->n_out;
+        code = MPI_Isend(g->out, (int)g->n_out, MPI_BYTE, r, tag, comm, &m->requests[n++]);
+    }
+    m->base.stats.rounds++;
+    if (code != MPI_SUCCESS)
+        return failed(m, err, what, code);
+    return wait_all(m, n, what, deadline, err);
+}
+
+/* ---- fold ----------------------------------------------------------------------------------- */
 
 /* First element of rank r's part of n. */
 static int64_t part_at(int64_t n, int r, int size)
@@ -36,9 +147,9 @@ static int64_t part_at(int64_t n, int r, int size)
     return n / size * r + (r < n % size ? r : n % size);
 }
 
-static int part_count(int64_t n, int r, int size)
+static size_t part_bytes(int64_t n, int r, int size)
 {
-    return (int)(part_at(n, r + 1, size) - part_at(n, r, size));
+    return (size_t)(part_at(n, r + 1, size) - part_at(n, r, size)) * sizeof(float);
 }
 
 static oct_status make_room(mpi_comm *m, int64_t n, oct_error *err)
@@ -58,129 +169,173 @@ static oct_status make_room(mpi_comm *m, int64_t n, oct_error *err)
 static void add_as_tree(float *parts, int64_t n, int64_t stride, int size)
 {
     for (int step = 1; step < size; step *= 2)
-        for (int r = 0; r + step < size; r += 2 * step)
+        for (int r = 0; r + step < size; r += 2 * step) {
+            float *a = parts + r * stride;
+            const float *b = parts + (r + step) * stride;
             for (int64_t i = 0; i < n; i++)
-                parts[r * stride + i] += parts[(r + step) * stride + i];
-}
-
-/* Receives count_in(r) floats from and sends count_out(r) floats to every other rank. */
-static oct_status exchange(mpi_comm *m, int tag, float *const *in, const int *n_in,
-                           float *const *out, const int *n_out, oct_error *err)
-{
-    int n = 0, code = MPI_SUCCESS;
-    for (int r = 0; r < m->base.size && code == MPI_SUCCESS; r++)
-        if (r != m->base.rank)
-            code = MPI_Irecv(in[r], n_in[r], MPI_FLOAT, r, tag, m->comm, &m->requests[n++]);
-    for (int r = 0; r < m->base.size && code == MPI_SUCCESS; r++)
-        if (r != m->base.rank)
-            code = MPI_Isend(out[r], n_out[r], MPI_FLOAT, r, tag, m->comm, &m->requests[n++]);
-    if (code == MPI_SUCCESS)
-        code = MPI_Waitall(n, m->requests, MPI_STATUSES_IGNORE);
-    return code == MPI_SUCCESS ? OCT_OK : failed(err, "exchange", code);
+                a[i] += b[i];
+        }
 }
 
 static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 {
-    mpi_comm *m = (mpi_comm *)(void *)c;
+    mpi_comm *m = mpi_of(c);
     int size = c->size, rank = c->rank;
-    if (n / size >= INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG,
-                        "MPI: fold of %lld floats, expected less than 2^31 per rank", (long long)n);
-    int mine = part_count(n, rank, size);
+    double start = now();
+    size_t mine = part_bytes(n, rank, size);
     OCT_TRY(make_room(m, n / size + 1, err));
-    float **place = malloc((size_t)size * 2 * sizeof *place);
-    int *count = malloc((size_t)size * 2 * sizeof *count);
-    oct_status status =
-        place && count ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
-    if (status == OCT_OK) {
-        for (int r = 0; r < size; r++) {
-            place[r] = m->parts + r * m->room; /* my part, from r */
-            count[r] = mine;
-            place[size + r] = x + part_at(n, r, size); /* r's part */
-            count[size + r] = part_count(n, r, size);
-        }
-        memcpy(place[rank], place[size + rank], (size_t)mine * sizeof *x);
-        status = exchange(m, TAG_PARTIAL, place, count, place + size, count + size, err);
-    }
-    if (status == OCT_OK) {
-        add_as_tree(m->parts, mine, m->room, size);
-        memcpy(place[size + rank], m->parts, (size_t)mine * sizeof *x);
-        for (int r = 0; r < size; r++)
-            place[r] = place[size + rank];
-        status = exchange(m, TAG_SUM, place + size, count + size, place, count, err);
-    }
-    free(place);
-    free(count);
-    return status;
+    for (int r = 0; r < size; r++)
+        m->messages[r] = (message){.in = m->parts + r * m->room, .n_in = mine, /* my part, from r */
+                                   .out = x + part_at(n, r, size), .n_out = part_bytes(n, r, size)};
+    float *sum = x + part_at(n, rank, size);
+    memcpy(m->parts + rank * m->room, sum, mine);
+    OCT_TRY(exchange(m, m->comm, TAG_PARTIAL, "fold", EXCHANGE_DEADLINE, err));
+    add_as_tree(m->parts, (int64_t)(mine / sizeof *x), m->room, size);
+    memcpy(sum, m->parts, mine);
+    for (int r = 0; r < size; r++)
+        m->messages[r] = (message){.in = x + part_at(n, r, size), .n_in = part_bytes(n, r, size),
+                                   .out = sum, .n_out = mine};
+    OCT_TRY(exchange(m, m->comm, TAG_SUM, "fold", EXCHANGE_DEADLINE, err));
+    c->stats.folds++;
+    c->stats.floats += n;
+    c->stats.seconds += now() - start;
+    return OCT_OK;
 }
 
-/* The others wait for rank 0, perhaps until somebody types: they look, then sleep, at most 1 ms. */
-static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+/* ---- gather, broadcast ---------------------------------------------------------------------- */
+
+static oct_status gather_over(mpi_comm *m, MPI_Comm comm, int tag, const void *mine, size_t bytes,
+                              void *all, double deadline, oct_error *err)
 {
-    mpi_comm *m = (mpi_comm *)(void *)c;
-    MPI_Request request;
-    int done = 0;
-    if (bytes > INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes,
-                        INT_MAX);
-    int code = MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, m->comm, &request);
-    for (int looks = 0; code == MPI_SUCCESS && !done; looks++) {
-        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!done && looks > 10000)
-            nanosleep(&(struct timespec){.tv_nsec = looks > 20000 ? 1000000 : 50000}, NULL);
-    }
-    return code == MPI_SUCCESS ? OCT_OK : failed(err, "broadcast", code);
+    for (int r = 0; r < m->base.size; r++)
+        m->messages[r] = (message){.in = (char *)all + (size_t)r * bytes, .n_in = bytes, .out = mine,
+                                   .n_out = bytes};
+    memmove((char *)all + (size_t)m->base.rank * bytes, mine, bytes);
+    return exchange(m, comm, tag, tag == TAG_HELLO ? "start-up" : "gather", deadline, err);
 }
 
 static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
 {
-    mpi_comm *m = (mpi_comm *)(void *)c;
+    mpi_comm *m = mpi_of(c);
+    double start = now();
+    OCT_TRY(gather_over(m, m->comm, TAG_GATHER, mine, bytes, all, EXCHANGE_DEADLINE, err));
+    c->stats.gathers++;
+    c->stats.seconds += now() - start;
+    return OCT_OK;
+}
+
+/* The others wait for rank 0 without end: perhaps somebody types. If it dies, the watch tells. */
+static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+{
+    mpi_comm *m = mpi_of(c);
+    int n = 0, code = MPI_SUCCESS;
     if (bytes > INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG, "MPI: gather of %zu bytes, expected at most %d", bytes,
+        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes,
                         INT_MAX);
-    int code = MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, m->comm);
-    return code == MPI_SUCCESS ? OCT_OK : failed(err, "gather", code);
+    if (c->broken)
+        return oct_fail(err, OCT_ERR_COMM, "MPI: broadcast: an earlier operation has failed");
+    if (c->rank != 0)
+        code = MPI_Irecv(data, (int)bytes, MPI_BYTE, 0, TAG_BROADCAST, m->comm, &m->requests[n++]);
+    for (int r = 1; r < c->size && c->rank == 0 && code == MPI_SUCCESS; r++) {
+        m->peer[n] = r;
+        c->stats.bytes_sent += bytes;
+        code = MPI_Isend(data, (int)bytes, MPI_BYTE, r, TAG_BROADCAST, m->comm, &m->requests[n++]);
+    }
+    c->stats.broadcasts++;
+    if (code != MPI_SUCCESS)
+        return failed(m, err, "broadcast", code);
+    return wait_all(m, n, "broadcast", c->rank == 0 ? EXCHANGE_DEADLINE : NO_DEADLINE, err);
+}
+
+/* ---- start and end -------------------------------------------------------------------------- */
+
+/* On the watching thread. MPI was not promised calls of two threads, but the job is over. */
+static void lost(void *ctx, bool fatal, const char *text)
+{
+    mpi_comm *m = ctx;
+    if (m->say)
+        m->say(m->ctx, fatal, text);
+    if (fatal)
+        MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
 static void mpi_free(oct_comm *c)
 {
-    mpi_comm *m = (mpi_comm *)(void *)c;
-    MPI_Comm_free(&m->comm);
+    mpi_comm *m = mpi_of(c);
+    if (c->broken) {
+        if (c->rank != 0) /* rank 0 shall have time for its message */
+            nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    if (m->watch)
+        oct_watch_leave(m->watch);
+    if (m->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&m->comm);
     if (m->finalise)
         MPI_Finalize();
+    oct_watch_free(m->watch);
     free(m->requests);
+    free(m->peer);
+    free(m->messages);
     free(m->parts);
     free(m);
 }
 
-oct_status oct_comm_mpi_open(oct_comm **out, oct_error *err)
+/* Every pair of ranks talks for the first time, with a deadline; they exchange where they can be
+ * watched. */
+static oct_status meet(mpi_comm *m, oct_error *err)
+{
+    size_t size = (size_t)m->base.size;
+    m->requests = malloc(size * 2 * sizeof *m->requests);
+    m->peer = calloc(size * 2, sizeof *m->peer);
+    m->messages = malloc(size * sizeof *m->messages);
+    oct_watch_address mine, *all = calloc(size, sizeof *all);
+    oct_status status = m->requests && m->peer && m->messages && all
+                            ? oct_watch_new(m->base.rank, m->base.size, &m->watch, &mine, err)
+                            : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
+    if (status == OCT_OK)
+        status = gather_over(m, MPI_COMM_WORLD, TAG_HELLO, &mine, sizeof mine, all, HELLO_DEADLINE, err);
+    if (status == OCT_OK) {
+        int code = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
+        status = code == MPI_SUCCESS ? OCT_OK : failed(m, err, "communicator", code);
+    }
+    if (status == OCT_OK && size > 1)
+        status = oct_watch_start(m->watch, all, &m->base.layer, lost, m, err);
+    free(all);
+    m->base.stats = (oct_comm_stats){0};
+    return status;
+}
+
+oct_status oct_comm_mpi_open(oct_comm_mpi_say *say, void *ctx, oct_comm **out, oct_error *err)
 {
     *out = NULL;
-    int ready = 0, provided = 0, code = MPI_Initialized(&ready);
-    if (code == MPI_SUCCESS && !ready)
-        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
-    if (code != MPI_SUCCESS)
-        return failed(err, "initialisation", code);
+    int ready = 0, provided = 0, code;
     mpi_comm *m = calloc(1, sizeof *m);
     if (!m)
         return oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
-    code = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
-    if (code == MPI_SUCCESS) {
-        MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-        MPI_Comm_rank(m->comm, &m->base.rank);
-        MPI_Comm_size(m->comm, &m->base.size);
-        m->requests = malloc((size_t)m->base.size * 2 * sizeof *m->requests);
-    }
-    if (!m->requests) {
+    code = MPI_Initialized(&ready);
+    if (code == MPI_SUCCESS && !ready)
+        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    if (code != MPI_SUCCESS) {
+        oct_status status = failed(m, err, "initialisation", code);
         free(m);
-        return code == MPI_SUCCESS ? oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory")
-                                   : failed(err, "communicator", code);
+        return status;
     }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &m->base.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &m->base.size);
     m->base.fold = mpi_fold;
     m->base.broadcast = mpi_broadcast;
     m->base.gather = mpi_gather;
     m->base.free = mpi_free;
+    m->base.layer = -1;
+    m->comm = MPI_COMM_NULL;
     m->finalise = !ready;
+    m->say = say;
+    m->ctx = ctx;
     *out = &m->base;
-    return OCT_OK;
+    oct_status status = meet(m, err);
+    if (status != OCT_OK)
+        m->base.broken = true; /* the caller tells why and frees it, which ends the job */
+    return status;
 }

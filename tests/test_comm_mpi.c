@@ -1,6 +1,7 @@
 /* test_comm_mpi.c: the communicator on MPI, run by mpirun with 1, 2, 4 and 8 ranks (3 and 5 too): a
  * fold over ranks must give the bits of the fixed tree over slices in one process. */
 #include <math.h>
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "comm_mpi.h"
 #include "kernels.h"
 
-enum { MAX_RANKS = 16 };
+enum { MAX_RANKS = 16, VECTOR = 6144, TURNS = 301 };
 
 /* The same vectors on every rank, from the rank's number. */
 static void fill(float *x, int64_t n, int rank)
@@ -55,11 +56,65 @@ static int check_fold(oct_comm *c, int64_t n, oct_error *err)
     return ok;
 }
 
-int main(void)
+/* One vector of Grok-1: two rounds, 2 (n-1)/n of its bytes sent by every rank. */
+static int check_counts(oct_comm *c, oct_error *err)
 {
+    float x[VECTOR] = {0};
+    oct_comm_stats was = c->stats;
+    int ok = c->fold(c, x, VECTOR, err) == OCT_OK;
+    int64_t rounds = c->stats.rounds - was.rounds;
+    uint64_t sent = c->stats.bytes_sent - was.bytes_sent, n = (uint64_t)c->size;
+    uint64_t want = 2 * (n - 1) * sizeof x / n;
+    if (VECTOR % c->size != 0) /* parts differ by an element, of which a rank sends n - 1 */
+        ok &= sent + 4 * n >= want && sent <= want + 4 * n;
+    else
+        ok &= sent == want;
+    ok &= rounds == (c->size > 1 ? 2 : rounds);
+    if (!ok)
+        fprintf(stderr, "rank %d of %d: %llu bytes in %lld rounds, expected %llu in 2\n", c->rank,
+                c->size, (unsigned long long)sent, (long long)rounds, (unsigned long long)want);
+    return ok;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* The same vector folded and reduced by the library, by turns: medians of rank 0. */
+static int compare_speed(oct_comm *c, oct_error *err)
+{
+    static double fold[TURNS], reduce[TURNS];
+    float x[VECTOR] = {0}, y[VECTOR];
+    for (int i = 0; i < TURNS; i++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double t0 = MPI_Wtime();
+        if (c->fold(c, x, VECTOR, err) != OCT_OK)
+            return 0;
+        fold[i] = MPI_Wtime() - t0;
+        MPI_Barrier(MPI_COMM_WORLD);
+        t0 = MPI_Wtime();
+        MPI_Allreduce(x, y, VECTOR, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        reduce[i] = MPI_Wtime() - t0;
+    }
+    qsort(fold, TURNS, sizeof *fold, by_value);
+    qsort(reduce, TURNS, sizeof *reduce, by_value);
+    if (c->rank == 0)
+        printf("%d ranks, %zu bytes: fold %.1f us (fastest %.1f), MPI_Allreduce %.1f us (fastest "
+               "%.1f), ratio %.2f\n",
+               c->size, sizeof x, 1e6 * fold[TURNS / 2], 1e6 * fold[0], 1e6 * reduce[TURNS / 2],
+               1e6 * reduce[0], fold[TURNS / 2] / reduce[TURNS / 2]);
+    return 1;
+}
+
+/* With an argument, any: also measures. */
+int main(int argc, char **argv)
+{
+    (void)argv;
     oct_error err = {0};
     oct_comm *c;
-    if (oct_comm_mpi_open(&c, &err) != OCT_OK) {
+    if (oct_comm_mpi_open(NULL, NULL, &c, &err) != OCT_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
@@ -74,6 +129,9 @@ int main(void)
         ok = all[r] == 100 + r;
     int64_t word = c->rank == 0 ? 4711 : 0;
     ok &= c->broadcast(c, &word, sizeof word, &err) == OCT_OK && word == 4711;
+    ok &= check_counts(c, &err);
+    if (ok && argc > 1)
+        ok = compare_speed(c, &err);
     if (c->rank == 0)
         printf("%d ranks: %s\n", c->size, ok ? "ok" : "FAILED");
     c->free(c);

@@ -111,6 +111,27 @@ static void gather_logits(shared_run *s, const oct_node *n)
     }
 }
 
+/* The choices of a layer's router, which came before this node. */
+static void note_routes(shared_run *s, const oct_node *n)
+{
+    oct_run *r = s->run;
+    const oct_tensor *t = n->in[1];
+    if (n->op != OCT_OP_EXPERTS || !t || !r->expert_rows)
+        return;
+    int64_t rows = t->selected ? r->n_out : r->n_rows;
+    uint64_t hash = r->route_hash[n->layer];
+    for (int64_t i = 0; i < rows; i++) {
+        const int32_t *expert =
+            (const void *)(s->plan->buffer + t->offset + (size_t)i * t->row_bytes);
+        for (int64_t k = 0; k < n->n_used; k++) {
+            r->expert_rows[expert[k]]++;
+            hash = (hash ^ (uint64_t)(expert[k] + 1)) * 0x9e3779b97f4a7c15u;
+            hash ^= hash >> 29;
+        }
+    }
+    r->route_hash[n->layer] = hash;
+}
+
 /* As oct_topology_spread places threads on nodes. */
 static int first_thread(int n_threads, int domain, int n_domains)
 {
@@ -130,6 +151,11 @@ static void run_thread(void *ctx, int thread, int n_threads)
     c.domain_threads = first_thread(n_threads, c.domain + 1, n_domains) - thread + c.domain_thread;
     for (int i = s->first; i < s->end; i++) {
         const oct_node *n = &s->plan->graph->nodes[i];
+        if (thread == 0) {
+            if (s->run->comm && s->run->comm->size > 1)
+                atomic_store_explicit(&s->run->comm->layer, n->layer, memory_order_relaxed);
+            note_routes(s, n);
+        }
         if (!is_exchange(n))
             oct_cpu_ops[n->op](&c, n);
         else if (thread == 0)

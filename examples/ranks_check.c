@@ -1,0 +1,164 @@
+/* ranks_check.c: whether the ranks of a job fit together. */
+#include <elf.h>
+#include <link.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "kernels.h"
+#include "memory.h"
+#include "ranks_impl.h"
+
+/* ---- one rank ------------------------------------------------------------------------------- */
+
+/* The linker's checksum of this program, in hex: the same only for the same build. */
+static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
+{
+    char *out = ctx;
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+        if (h->p_type != PT_NOTE)
+            continue;
+        const char *at = (const char *)info->dlpi_addr + h->p_vaddr, *end = at + h->p_memsz;
+        while ((size_t)(end - at) >= sizeof(ElfW(Nhdr))) {
+            ElfW(Nhdr) note;
+            memcpy(&note, at, sizeof note);
+            const char *name = at + sizeof note, *data = name + (note.n_namesz + 3) / 4 * 4;
+            if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(name, "GNU", 4) == 0)
+                for (size_t k = 0; k < note.n_descsz && k < 20; k++)
+                    snprintf(out + 2 * k, 3, "%02x", (unsigned char)data[k]);
+            at = data + (note.n_descsz + 3) / 4 * 4;
+        }
+    }
+    return 1; /* the first object is the program */
+}
+
+/* What may still be mapped under ulimit -v. */
+static uint64_t address_space_left(void)
+{
+    struct rlimit l;
+    unsigned long long pages = 0;
+    if (getrlimit(RLIMIT_AS, &l) != 0 || l.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f) {
+        if (fscanf(f, "%llu", &pages) != 1)
+            pages = 0;
+        fclose(f);
+    }
+    uint64_t used = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return l.rlim_cur > used ? l.rlim_cur - used : 0;
+}
+
+static int32_t count_cpus(pid_t pid)
+{
+    cpu_set_t set;
+    return sched_getaffinity(pid, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
+                          oct_rank_report *r)
+{
+    memset(r, 0, sizeof *r);
+    gethostname(r->host, sizeof r->host - 1);
+    strncpy(r->version, oct_version(), sizeof r->version - 1);
+    dl_iterate_phdr(find_build_id, r->build);
+    r->n_cpus = count_cpus(0);
+    r->n_cpus_parent = count_cpus(getppid());
+    oct_error err = *opened;
+    oct_session_need need = {0};
+    r->status = (int32_t)err.status;
+    if (m && err.status == OCT_OK)
+        r->status = (int32_t)oct_session_estimate(m, p, &need, &err);
+    memcpy(r->text, err.text, sizeof r->text);
+    if (r->status != OCT_OK)
+        return;
+    oct_memory have;
+    oct_memory_have("", &have);
+    r->fingerprint = oct_model_get_info(m)->fingerprint;
+    r->need = need.weights + need.kv + need.buffers;
+    r->have = have.system < have.cgroup ? have.system : have.cgroup;
+    uint64_t space = address_space_left(), file = oct_model_get_info(m)->file_bytes;
+    if (space < UINT64_MAX - file && space + file < r->have) /* the file is mapped already */
+        r->have = space + need.weights;
+    r->n_threads = need.n_threads;
+    oct_isa isa = OCT_ISA_REF;
+    (void)oct_isa_parse(need.isa, &isa);
+    r->isa = (int32_t)isa;
+}
+
+/* ---- all ranks ------------------------------------------------------------------------------ */
+
+/* What is wrong with rank i, beside rank 0. */
+static int compare_one(const oct_rank_report *r, int i, bool print)
+{
+    int problems = 0;
+    char a[24], b[24];
+    if (r[i].status != OCT_OK && ++problems && print)
+        oct_cli_error("rank %d on %s: %s", i, r[i].host, r[i].text);
+    if (strcmp(r[i].version, r[0].version) != 0 && ++problems && print)
+        oct_cli_error("rank %d on %s: octet %s, rank 0 on %s has %s", i, r[i].host, r[i].version,
+                      r[0].host, r[0].version);
+    else if (strcmp(r[i].build, r[0].build) != 0 && ++problems && print)
+        oct_cli_error("rank %d on %s: another build of octet (%.12s, rank 0 on %s has %.12s)", i,
+                      r[i].host, r[i].build[0] ? r[i].build : "no build id", r[0].host,
+                      r[0].build[0] ? r[0].build : "none");
+    if (r[i].status == OCT_OK && r[0].status == OCT_OK && r[i].fingerprint != r[0].fingerprint &&
+        ++problems && print)
+        oct_cli_error("rank %d on %s: another model file (%016llx, rank 0 on %s has %016llx)", i,
+                      r[i].host, (unsigned long long)r[i].fingerprint, r[0].host,
+                      (unsigned long long)r[0].fingerprint);
+    if (r[i].need > r[i].have && ++problems && print)
+        oct_cli_error("rank %d on %s: its part needs %s, but only %s is available", i, r[i].host,
+                      oct_cli_bytes(r[i].need, a), oct_cli_bytes(r[i].have, b));
+    return problems;
+}
+
+/* Launchers bind a rank to one core unless told otherwise. */
+static void warn_of_binding(const oct_rank_report *r, int n)
+{
+    int bound = 0, first = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        int on_host = 0;
+        for (int k = 0; k < n; k++)
+            on_host += strcmp(r[k].host, r[i].host) == 0;
+        if (r[i].n_cpus > 0 &&
+            (r[i].n_cpus < r[i].n_threads || r[i].n_cpus * on_host < r[i].n_cpus_parent)) {
+            bound++;
+            first = i;
+        }
+    }
+    char more[32] = "";
+    if (bound > 1)
+        snprintf(more, sizeof more, " and %d more", bound - 1);
+    if (bound > 0)
+        oct_cli_warning("rank %d on %s%s: bound to %d CPU%s, of %d that are there, for %d thread%s: "
+                        "SLOW; mpirun --bind-to none, or --map-by slot:PE=n, gives more",
+                        first, r[first].host, more, r[first].n_cpus, r[first].n_cpus == 1 ? "" : "s",
+                        r[first].n_cpus_parent, r[first].n_threads,
+                        r[first].n_threads == 1 ? "" : "s");
+}
+
+int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
+{
+    int problems = 0, lowest = 0, highest = 0;
+    for (int i = 0; i < n; i++) {
+        problems += compare_one(r, i, print);
+        lowest = r[i].isa < r[lowest].isa ? i : lowest;
+        highest = r[i].isa > r[highest].isa ? i : highest;
+    }
+    *isa = r[lowest].isa;
+    if (print && problems == 0) {
+        if (r[highest].isa != r[lowest].isa)
+            oct_cli_warning("all ranks use the %s kernels: rank %d on %s has no better ones (rank %d "
+                            "on %s has %s)",
+                            oct_kernel_rows[*isa].name, lowest, r[lowest].host, highest,
+                            r[highest].host, oct_kernel_rows[r[highest].isa].name);
+        warn_of_binding(r, n);
+    }
+    return problems;
+}

@@ -1,0 +1,46 @@
+/* ranks_impl.h: what ranks find out about each other before they work together. */
+#ifndef OCT_RANKS_IMPL_H
+#define OCT_RANKS_IMPL_H
+
+#include "comm.h"
+#include "octet.h"
+
+/* What a rank says of itself before anything is loaded. */
+typedef struct oct_rank_report {
+    char host[64], version[OCT_VERSION_TEXT_MAX], build[48];
+    uint64_t fingerprint, need, have;
+    int32_t isa, n_threads;
+    int32_t n_cpus, n_cpus_parent; /* that the process and its launcher may use; 0: unknown */
+    int32_t status;
+    char text[OCT_ERROR_TEXT];
+} oct_rank_report;
+
+/* m may be NULL, with the reason in *opened. */
+void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
+                          oct_rank_report *r);
+
+/* Every difference, a line each; print: on stderr. All ranks come to the same number of those that
+ * cannot be worked with. *isa: the best kernel row that all have. */
+int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa);
+
+/* What the ranks can do. Seconds for a fold of n floats: latency + n * per_float. */
+typedef struct oct_rank_pace {
+    double latency, per_float;
+    double read; /* bytes per second that the slowest rank reads from memory */
+} oct_rank_pace;
+
+/* To be called on all ranks; d_model and n_threads of rank 0 count. About 50 ms. */
+OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads,
+                                           oct_rank_pace *pace, oct_error *err);
+
+/* Seconds per token for the experts of all layers and the exchange behind them, at one sequence:
+ * the rest is the same for both. Of routers that choose evenly. */
+double oct_rank_predict(const oct_model_info *i, int n_ranks, oct_shard_by by,
+                        const oct_rank_pace *pace);
+
+/* Where the time of a session went, two lines on stderr. since: of the communicator when the session
+ * was made. */
+void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_model_info *i,
+                    oct_shard_by by, const oct_rank_pace *pace, const oct_session_stats *st);
+
+#endif

@@ -1,0 +1,135 @@
+/* ranks_pace.c: how fast the ranks of a job are, what that means for the layout, and where the time
+ * went. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "probe.h"
+#include "ranks_impl.h"
+#include "shard.h"
+
+enum { FOLDS = 8, LONG_VECTOR = 8, READ_BYTES = 32 << 20 };
+
+/* The fastest of some folds: what the exchange takes when nobody is late. */
+static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, oct_error *err)
+{
+    *seconds = INFINITY;
+    for (int i = 0; i < FOLDS; i++) {
+        double start = oct_cli_seconds();
+        OCT_TRY(c->fold(c, x, n, err));
+        *seconds = fmin(*seconds, oct_cli_seconds() - start);
+    }
+    return OCT_OK;
+}
+
+/* 0 if it cannot be measured. */
+static double time_reading(void *room, int n_threads)
+{
+    oct_team *team = NULL;
+    oct_error err = {0};
+    const oct_probe_span span = {room, READ_BYTES};
+    if (oct_team_new(n_threads, NULL, &team, &err) != OCT_OK)
+        return 0;
+    double first = oct_probe_read(team, OCT_ISA_REF, &span, 1);
+    double second = oct_probe_read(team, OCT_ISA_REF, &span, 1);
+    oct_team_free(team);
+    return fmax(first, second);
+}
+
+oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_rank_pace *pace,
+                            oct_error *err)
+{
+    int64_t told[2] = {d_model, n_threads};
+    OCT_TRY(c->broadcast(c, told, sizeof told, err));
+    int64_t n = told[0] < 64 ? 64 : told[0] > 1 << 16 ? 1 << 16 : told[0];
+    float *room = aligned_alloc(64, READ_BYTES);
+    double *all = malloc((size_t)c->size * sizeof *all);
+    double brief = 0, lengthy = 0, read = 0;
+    oct_status status = room && all ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory to measure");
+    for (size_t i = 0; status == OCT_OK && i < READ_BYTES / sizeof *room; i++)
+        room[i] = 1e-3f;
+    if (status == OCT_OK)
+        status = time_fold(c, room, n, &brief, err);
+    if (status == OCT_OK)
+        status = time_fold(c, room, LONG_VECTOR * n, &lengthy, err);
+    if (status == OCT_OK) {
+        read = time_reading(room, told[1] < 1 ? 1 : told[1] > 256 ? 256 : (int)told[1]);
+        status = c->gather(c, &read, sizeof read, all, err);
+    }
+    for (int r = 0; r < c->size && status == OCT_OK; r++)
+        read = fmin(read, all[r]);
+    pace->per_float = fmax(0, (lengthy - brief) / (double)((LONG_VECTOR - 1) * n));
+    pace->latency = fmax(0, brief - pace->per_float * (double)n);
+    pace->read = fmax(read, 1e8);
+    free(all);
+    free(room);
+    if (status == OCT_ERR_MEMORY)
+        c->broken = true; /* the others fold by now */
+    return status;
+}
+
+/* The experts that the busiest rank computes for a token: for two of E chosen evenly, 1 plus the
+ * chance that one rank holds both; for more a lower bound. */
+static double busiest(const oct_model_info *i, int n_ranks)
+{
+    double each = (double)i->n_experts / n_ranks, used = (double)i->n_experts_used;
+    if (i->n_experts_used == 2)
+        return 1 + (each - 1) / (double)(i->n_experts - 1);
+    return fmax(1, used / n_ranks);
+}
+
+double oct_rank_predict(const oct_model_info *i, int n_ranks, oct_shard_by by,
+                        const oct_rank_pace *pace)
+{
+    double expert = 3.0 * (double)i->d_model * (double)i->d_ff, used = (double)i->n_experts_used;
+    bool whole = by == OCT_SHARD_BY_EXPERT && i->n_experts > 1;
+    double bytes = whole ? busiest(i, n_ranks) * expert : used * expert / n_ranks;
+    double vectors = whole && used <= 2 ? 1 : used;
+    return (double)i->n_layers * (bytes / pace->read + pace->latency +
+                                  vectors * (double)i->d_model * pace->per_float);
+}
+
+/* Which part of the tokens' experts each rank computed. */
+static void print_load(const oct_comm *c, const oct_model_info *i, const oct_session_stats *st)
+{
+    uint64_t total = 0;
+    for (int64_t e = 0; e < i->n_experts; e++)
+        total += st->expert_rows[e];
+    if (total == 0)
+        return;
+    fprintf(stderr, "%-9s", "experts");
+    for (int r = 0; r < c->size; r++) {
+        oct_shard s;
+        uint64_t mine = 0;
+        if (oct_shard_make(OCT_SHARD_EXPERT, r, c->size, i->n_slices, i->n_experts, &s))
+            break;
+        for (int64_t e = s.first_expert; e < s.end_expert; e++)
+            mine += st->expert_rows[e];
+        fprintf(stderr, "%s %.1f %%", r ? "," : " load of ranks 0, 1, ...:",
+                100 * (double)mine / (double)total);
+    }
+    fputc('\n', stderr);
+}
+
+void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_model_info *i,
+                    oct_shard_by by, const oct_rank_pace *pace, const oct_session_stats *st)
+{
+    double tokens = (double)(st->tokens ? st->tokens : 1);
+    const oct_comm_stats *s = &c->stats;
+    double all = s->seconds - since->seconds;
+    double pure = (double)(s->folds - since->folds + s->gathers - since->gathers) * pace->latency +
+                  (double)(s->floats - since->floats) * pace->per_float;
+    pure = fmin(pure, all);
+    char b[24];
+    fprintf(stderr,
+            "%-9s %d by %s; per token %.3f ms: compute %.3f, exchange %.3f, wait for the slowest "
+            "%.3f; %s sent in %.1f rounds by rank 0\n",
+            "ranks", c->size, by == OCT_SHARD_BY_EXPERT ? "expert" : "slice",
+            1e3 * st->seconds / tokens, 1e3 * fmax(0, st->seconds - all) / tokens,
+            1e3 * pure / tokens, 1e3 * (all - pure) / tokens,
+            oct_cli_bytes((uint64_t)((double)(s->bytes_sent - since->bytes_sent) / tokens), b),
+            (double)(s->rounds - since->rounds) / tokens);
+    if (by == OCT_SHARD_BY_EXPERT)
+        print_load(c, i, st);
+}

@@ -1,0 +1,319 @@
+#include "watch.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <linux/errqueue.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double BEAT_SECONDS = 0.2;
+static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */
+static const double UNHEARD_SECONDS = 10; /* after which a rank that was never heard is told of */
+static const double STALL_SECONDS = 2;    /* this thread did not run: nothing can be said of others */
+enum { REFUSALS = 2, LAST_SECONDS = 3 };
+
+typedef struct beat {
+    uint64_t key; /* the receiver's */
+    int32_t from, leaving;
+    int64_t layer;
+} beat;
+
+typedef struct peer {
+    oct_watch_address address;
+    struct sockaddr_in at; /* where its packets come from, once heard */
+    bool heard, leaving, told;
+    int refusals;
+    int64_t layer;
+    double last;
+} peer;
+
+struct oct_watch {
+    int rank, size;
+    int socket, wake; /* -1: not open */
+    uint64_t key;
+    peer *peers; /* [size] */
+    const _Atomic int64_t *layer;
+    oct_watch_say *say;
+    void *ctx;
+    pthread_t thread;
+    bool running;
+    _Atomic bool stop, leaving;
+    double started, checked;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------ */
+
+/* Loopback comes first: it is the way to a rank on the same host. A packet that ends up at another
+ * host with the same address (docker0) has the wrong key there. */
+static void own_addresses(oct_watch_address *a)
+{
+    struct ifaddrs *list = NULL;
+    if (getifaddrs(&list) != 0)
+        return;
+    for (int loopback = 1; loopback >= 0; loopback--)
+        for (struct ifaddrs *i = list; i && a->n_ip < OCT_WATCH_ADDRESSES; i = i->ifa_next) {
+            int is_loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
+            if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
+                is_loopback != loopback)
+                continue;
+            const struct sockaddr_in *in = (const void *)i->ifa_addr;
+            a->ip[a->n_ip++] = in->sin_addr.s_addr;
+        }
+    freeifaddrs(list);
+}
+
+oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address *mine, oct_error *err)
+{
+    oct_watch *w = *out = calloc(1, sizeof *w);
+    memset(mine, 0, sizeof *mine);
+    if (!w || !(w->peers = calloc((size_t)size, sizeof *w->peers))) {
+        free(w);
+        *out = NULL;
+        return oct_fail(err, OCT_ERR_MEMORY, "watch: out of memory for %d ranks", size);
+    }
+    w->rank = rank;
+    w->size = size;
+    w->wake = eventfd(0, EFD_CLOEXEC);
+    w->socket = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    socklen_t n = sizeof any;
+    int on = 1;
+    if (w->wake < 0 || w->socket < 0 || bind(w->socket, (void *)&any, n) != 0 ||
+        setsockopt(w->socket, IPPROTO_IP, IP_RECVERR, &on, sizeof on) != 0 ||
+        getsockname(w->socket, (void *)&any, &n) != 0)
+        return oct_fail(err, OCT_ERR_COMM, "watch: no UDP socket: %s", strerror(errno));
+    if (getrandom(&mine->key, sizeof mine->key, 0) != sizeof mine->key)
+        return oct_fail(err, OCT_ERR_COMM, "watch: no random number: %s", strerror(errno));
+    gethostname(mine->host, sizeof mine->host - 1);
+    mine->port = any.sin_port;
+    own_addresses(mine);
+    w->key = mine->key;
+    return OCT_OK;
+}
+
+/* ---- sending and receiving ------------------------------------------------------------------ */
+
+static void send_to(oct_watch *w, const peer *p, struct sockaddr_in to, bool leaving)
+{
+    const beat b = {p->address.key, w->rank, leaving,
+                    atomic_load_explicit(w->layer, memory_order_relaxed)};
+    /* A failure may be an earlier packet's: once more. */
+    if (sendto(w->socket, &b, sizeof b, MSG_DONTWAIT, (void *)&to, sizeof to) < 0)
+        (void)!sendto(w->socket, &b, sizeof b, MSG_DONTWAIT, (void *)&to, sizeof to);
+}
+
+static void send_beats(oct_watch *w)
+{
+    bool leaving = atomic_load(&w->leaving);
+    for (int r = 0; r < w->size; r++) {
+        const peer *p = &w->peers[r];
+        if (r == w->rank)
+            continue;
+        if (p->heard)
+            send_to(w, p, p->at, leaving);
+        for (int i = 0; i < p->address.n_ip && !p->heard; i++)
+            send_to(w, p, (struct sockaddr_in){.sin_family = AF_INET, .sin_port = p->address.port,
+                                               .sin_addr.s_addr = p->address.ip[i]}, leaving);
+    }
+}
+
+/* The kernel tells when there is no such socket any more: the process at the other end is gone. */
+static void note_refusal(oct_watch *w, const struct sockaddr_in *to)
+{
+    for (int r = 0; r < w->size; r++)
+        if (w->peers[r].heard && w->peers[r].at.sin_port == to->sin_port &&
+            w->peers[r].at.sin_addr.s_addr == to->sin_addr.s_addr)
+            w->peers[r].refusals++;
+}
+
+static void read_errors(oct_watch *w)
+{
+    for (;;) {
+        union {
+            struct cmsghdr head;
+            char room[512];
+        } control;
+        beat b;
+        struct sockaddr_in to;
+        struct iovec v = {&b, sizeof b};
+        struct msghdr m = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &v, .msg_iovlen = 1,
+                           .msg_control = &control, .msg_controllen = sizeof control};
+        if (recvmsg(w->socket, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+            return;
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+            struct sock_extended_err e;
+            if (c->cmsg_level != IPPROTO_IP || c->cmsg_type != IP_RECVERR ||
+                m.msg_namelen < sizeof to)
+                continue;
+            memcpy(&e, CMSG_DATA(c), sizeof e);
+            if (e.ee_errno == ECONNREFUSED)
+                note_refusal(w, &to);
+        }
+    }
+}
+
+static void read_beats(oct_watch *w)
+{
+    for (int tries = 0; tries < 1000; tries++) {
+        beat b;
+        struct sockaddr_in from;
+        socklen_t n = sizeof from;
+        ssize_t got = recvfrom(w->socket, &b, sizeof b, MSG_DONTWAIT, (void *)&from, &n);
+        if (got < 0 && errno == EAGAIN)
+            break;
+        if (got != (ssize_t)sizeof b || b.key != w->key || b.from < 0 || b.from >= w->size ||
+            b.from == w->rank || n < sizeof from)
+            continue;
+        peer *p = &w->peers[b.from];
+        p->at = from;
+        p->heard = true;
+        p->leaving |= b.leaving != 0;
+        p->layer = b.layer;
+        p->last = now();
+        p->refusals = 0;
+    }
+    read_errors(w);
+}
+
+/* ---- judging -------------------------------------------------------------------------------- */
+
+/* The lowest rank that is left speaks; the others give it a second to end the job. */
+static void lose(oct_watch *w, int lost, const char *how)
+{
+    char text[OCT_ERROR_TEXT], where[48] = "outside the layers";
+    const peer *p = &w->peers[lost];
+    if (p->layer >= 0)
+        snprintf(where, sizeof where, "in layer %lld", (long long)p->layer);
+    snprintf(text, sizeof text, "rank %d on %s %s; it was last heard of %s; the job ends", lost,
+             p->address.host, how, where);
+    /* Whatever hangs from here on, this process ends, and not with 0. */
+    signal(SIGALRM, SIG_DFL);
+    alarm(LAST_SECONDS);
+    if (w->rank != (lost == 0 ? 1 : 0))
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    w->say(w->ctx, true, text);
+    _exit(1);
+}
+
+static void check(oct_watch *w, double t)
+{
+    double gap = t - w->checked;
+    bool leaving = atomic_load(&w->leaving);
+    w->checked = t;
+    for (int r = 0; r < w->size; r++) {
+        peer *p = &w->peers[r];
+        if (r == w->rank || p->leaving)
+            continue;
+        if (gap > STALL_SECONDS)
+            p->last = t;
+        if (p->heard && !leaving && p->refusals >= REFUSALS)
+            lose(w, r, "has died");
+        else if (p->heard && t - p->last > SILENCE_SECONDS)
+            lose(w, r, "has stopped: not a sign of it for 6 s");
+        if (!p->heard && !p->told && w->rank == 0 && t - w->started > UNHEARD_SECONDS) {
+            char text[OCT_ERROR_TEXT];
+            snprintf(text, sizeof text, "rank %d on %s cannot be watched: UDP packets from it do not "
+                     "reach rank 0 on %s; if it dies, the job may hang", r, p->address.host,
+                     w->peers[0].address.host);
+            p->told = true;
+            w->say(w->ctx, false, text);
+        }
+    }
+}
+
+static void *watch(void *arg)
+{
+    oct_watch *w = arg;
+    for (double next = now(); !atomic_load(&w->stop);) {
+        double t = now();
+        if (t >= next) {
+            read_beats(w); /* what came while this thread did not run counts */
+            send_beats(w);
+            check(w, now());
+            next = now() + BEAT_SECONDS;
+        }
+        struct pollfd f[2] = {{.fd = w->socket, .events = POLLIN}, {.fd = w->wake, .events = POLLIN}};
+        int ms = (int)((next - now()) * 1000) + 1;
+        if (poll(f, 2, ms > 0 ? ms : 0) <= 0)
+            continue;
+        if (f[0].revents)
+            read_beats(w);
+        uint64_t count;
+        if (f[1].revents && read(w->wake, &count, sizeof count) > 0)
+            next = 0;
+    }
+    send_beats(w);
+    return NULL;
+}
+
+oct_status oct_watch_start(oct_watch *w, const oct_watch_address *all, const _Atomic int64_t *layer,
+                           oct_watch_say *say, void *ctx, oct_error *err)
+{
+    w->layer = layer;
+    w->say = say;
+    w->ctx = ctx;
+    w->started = w->checked = now();
+    for (int r = 0; r < w->size; r++) {
+        w->peers[r] = (peer){.address = all[r], .layer = -1};
+        w->peers[r].address.host[OCT_WATCH_HOST - 1] = 0;
+        if (w->peers[r].address.n_ip > OCT_WATCH_ADDRESSES)
+            w->peers[r].address.n_ip = OCT_WATCH_ADDRESSES;
+    }
+    sigset_t none, old; /* signals are for the program's own threads */
+    sigfillset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, &old);
+    int e = pthread_create(&w->thread, NULL, watch, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e != 0)
+        return oct_fail(err, OCT_ERR_COMM, "watch: no thread: %s", strerror(e));
+    w->running = true;
+    return OCT_OK;
+}
+
+static void wake(oct_watch *w)
+{
+    uint64_t one = 1;
+    (void)!write(w->wake, &one, sizeof one);
+}
+
+void oct_watch_leave(oct_watch *w)
+{
+    atomic_store(&w->leaving, true);
+    wake(w);
+}
+
+void oct_watch_free(oct_watch *w)
+{
+    if (!w)
+        return;
+    atomic_store(&w->stop, true);
+    if (w->running) {
+        wake(w);
+        pthread_join(w->thread, NULL);
+    }
+    if (w->socket >= 0)
+        close(w->socket);
+    if (w->wake >= 0)
+        close(w->wake);
+    free(w->peers);
+    free(w);
+}
