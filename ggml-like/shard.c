@@ -10,7 +10,7 @@ const char *oct_shard_make(oct_shard_layout layout, int rank, int size, int64_t 
     int64_t each = n_slices / size;
     if (n_slices % size != 0)
         return "the number of ranks must divide the number of slices";
-    if ((each & (each - 1)) != 0)
+    if (size > 1 && (each & (each - 1)) != 0) /* or their sums are no subtrees of the fold */
         return "every rank must have 1, 2, 4 or 8 slices";
     if (layout == OCT_SHARD_EXPERT && n_experts > 1 && n_experts % size != 0)
         return "the number of ranks must divide the number of experts";
