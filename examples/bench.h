@@ -24,13 +24,13 @@ typedef struct oct_bench_list {
 typedef struct oct_bench {
     /* Options. */
     const char *path; /* model file */
-    oct_bench_list threads, prompts, depths, batches;
+    oct_bench_list threads, prompts, depths, batches, expert, attention;
     int64_t n_decode, repeats, chunk;
     int64_t layers, vocab; /* synthetic */
     uint64_t seed;
     const char *out; /* synthetic: file to write; NULL: memory */
     int kv, act, format, synthetic, weights;
-    bool expert, attention, force;
+    bool force;
 
     oct_model *model;
     const oct_kernels *kernels;

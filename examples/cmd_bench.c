@@ -8,7 +8,9 @@
 #include "memory.h"
 #include "ranks.h"
 
-static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
+enum { N_LISTS = 6 };
+
+static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
 {
     const oct_opt rows[] = {
         OCT_ROW_TEXT('m', "model", &b->path, "FILE", "model file, made by `octet convert`"),
@@ -32,10 +34,10 @@ static int parse(oct_bench *b, const char *text[4], int argc, char **argv)
         OCT_ROW_CHOICE(0, "act", &b->act, "i16|i8", "activations in 16 or in 8 bits [i16]"),
         OCT_ROW_CHOICE(0, "weights", &b->weights, "auto|mapped|owned",
                        "as in `octet run`: the file's pages, or a copy on the threads' nodes"),
-        OCT_ROW_FLAG(0, "expert", &b->expert, "instead: experts alone, each with -p rows"),
-        OCT_ROW_FLAG(0, "attention", &b->attention,
-                     "instead: attention alone, -b sequences at a time, over full contexts\n"
-                     "of 1 GiB of keys and values or more"),
+        OCT_ROW_TEXT(0, "expert", &text[4], "LIST", "experts alone, each with so many rows [none]"),
+        OCT_ROW_TEXT(0, "attention", &text[5], "LIST",
+                     "attention alone, so many sequences at a time, over full contexts\n"
+                     "with 1 GiB of keys and values or more [none]"),
         OCT_ROW_CHOICE(0, "format", &b->format, "md|csv|json", "of the result [md]"),
         OCT_ROW_FLAG(0, "force", &b->force, "go on although memory does not suffice"),
     };
@@ -80,12 +82,14 @@ static bool parse_list(const char *name, const char *text, int64_t lo, int64_t h
     }
 }
 
-static bool parse_lists(oct_bench *b, const char *text[4])
+static bool parse_lists(oct_bench *b, const char *text[N_LISTS])
 {
     return parse_list("--threads", text[0], 1, OCT_MAX_THREADS, &b->threads) &&
            parse_list("--prompt", text[1], 0, 1 << 20, &b->prompts) &&
            parse_list("--depth", text[2], 0, 1 << 20, &b->depths) &&
-           parse_list("--batch", text[3], 1, 1024, &b->batches);
+           parse_list("--batch", text[3], 1, 1024, &b->batches) &&
+           parse_list("--expert", text[4], 1, 1 << 16, &b->expert) &&
+           parse_list("--attention", text[5], 1, 1024, &b->attention);
 }
 
 static int64_t most(const oct_bench_list *l)
@@ -119,13 +123,6 @@ static int check(const oct_bench *b)
 static oct_status run_threads(oct_bench *b, oct_bench_rig *r, json_t *probes, oct_error *err)
 {
     json_array_append_new(probes, oct_bench_probes(r, b->repeats));
-    for (int p = 0; p < b->prompts.n && b->expert; p++)
-        if (b->prompts.v[p] > 0)
-            OCT_TRY(oct_bench_expert(r, b->prompts.v[p], err));
-    for (int s = 0; s < b->batches.n && b->attention; s++)
-        OCT_TRY(oct_bench_attention(r, b->batches.v[s], err));
-    if (b->expert || b->attention)
-        return OCT_OK;
     for (int d = 0; d < b->depths.n; d++)
         for (int p = 0; p < b->prompts.n; p++)
             if (b->prompts.v[p] > 0)
@@ -133,6 +130,10 @@ static oct_status run_threads(oct_bench *b, oct_bench_rig *r, json_t *probes, oc
     for (int d = 0; d < b->depths.n && b->n_decode > 0; d++)
         for (int s = 0; s < b->batches.n; s++)
             OCT_TRY(oct_bench_decode(r, b->batches.v[s], b->depths.v[d], err));
+    for (int i = 0; i < b->expert.n; i++)
+        OCT_TRY(oct_bench_expert(r, b->expert.v[i], err));
+    for (int i = 0; i < b->attention.n; i++)
+        OCT_TRY(oct_bench_attention(r, b->attention.v[i], err));
     return OCT_OK;
 }
 
@@ -228,7 +229,7 @@ static int open_and_work(oct_bench *b)
 
 int oct_cmd_bench(int argc, char **argv)
 {
-    const char *text[4] = {0};
+    const char *text[N_LISTS] = {0};
     oct_bench b = {.prompts = {{512}, 1},
                    .depths = {{0}, 1},
                    .batches = {{1}, 1},

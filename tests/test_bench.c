@@ -137,7 +137,7 @@ static void test_parts(void **state)
 {
     (void)state;
     char line[1024];
-    snprintf(line, sizeof line, "%s -t 2 -p 1,50 -r 1 --expert", tiny);
+    snprintf(line, sizeof line, "%s -t 2 -p 0 -n 0 -r 1 --expert 1,50", tiny);
     json_t *all = bench_json(line), *row;
     size_t i;
     json_array_foreach(json_object_get(all, "rows"), i, row)
@@ -203,6 +203,8 @@ static void test_refused(void **state)
         {"%s -p 5x", 2, "--prompt '5x'"},
         {"%s -d -1", 2, "--depth '-1'"},
         {"%s -b 0", 2, "--batch '0'"},
+        {"%s --expert 0", 2, "--expert '0'"},
+        {"%s --attention x", 2, "--attention 'x'"},
         {"%s -r 0", 2, "expected a whole number from 1 to 99"},
         {"%s -r 100", 2, "expected a whole number from 1 to 99"},
         {"%s --format xml", 2, "md|csv|json"},
