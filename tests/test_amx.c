@@ -169,14 +169,16 @@ enum { GROUPS = sizeof groups / sizeof *groups };
  * panels. */
 static void check_shapes(const oct_kernels *k)
 {
-    for (int g = 0; g < GROUPS; g++) {
-        bool large = groups[g] > 1000;
-        for (int64_t rows = 1; rows <= 41; rows += large ? 4 : 1) {
-            linear_shape s = {groups[g], large ? 1 : 1 + rows % 4, 8, rows % 5,
-                              rows < 41 ? rows : 129};
+    for (int64_t i = 0; i < GROUPS * 2; i++) {
+        const int64_t group = groups[i / 2];
+        const bool large = group > 1000;
+        for (int64_t rows = 1; rows <= 41; rows += large ? 8 : 1) {
+            linear_shape s = {group, large ? 1 : 1 + rows % 4, 8, rows % 5, rows < 41 ? rows : 129};
+            check_digits = (int)(i % 2) + 1;
             const char *wrong = linear_case_run(k, &s, 1 + rows % 3, (int)(rows % (3 * PATTERNS)));
+            check_digits = 2;
             if (wrong)
-                fail_msg("%s: %s", k->name, wrong);
+                fail_msg("%s, %d digits: %s", k->name, (int)(i % 2) + 1, wrong);
         }
     }
 }
@@ -227,18 +229,21 @@ static void no_needless_work(void **state)
         {6144, 1, 1, 0, 16}, {4096, 1, 8, 2, 128}, {768, 1, 8, 0, 17},
         {20, 4, 8, 4, 33},   {512, 3, 8, 4, 4},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const linear_shape *s = &shapes[i];
-        const int64_t n_panels = 1 + (int64_t)i % 3;
+    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
+        const linear_shape *s = &shapes[i / 2];
+        const int64_t n_panels = 1 + (int64_t)i % 3, digits = 1 + (int64_t)i % 2;
+        const int64_t block = digits == 1 ? OCT_Q8_BLOCK_I8 : OCT_Q8_BLOCK;
         tile_counts before = emulated_counts;
+        check_digits = (int)digits;
         const char *wrong = linear_case_run(&k, s, n_panels, NORMAL);
+        check_digits = 2;
         if (wrong)
             fail_msg("%s", wrong);
-        int64_t tiles = (s->n_rows + 15) / 16 * n_panels, passes = 0, steps = 0;
-        for (int64_t at = 0; at < s->group_in; at += OCT_Q8_BLOCK) {
-            int64_t n = s->group_in - at < OCT_Q8_BLOCK ? s->group_in - at : OCT_Q8_BLOCK;
-            passes += 2 * tiles * s->unit_groups;
-            steps += 2 * tiles * s->unit_groups * ((n + 63) / 64);
+        int64_t tiles = digits * ((s->n_rows + 15) / 16) * n_panels, passes = 0, steps = 0;
+        for (int64_t at = 0; at < s->group_in; at += block) {
+            int64_t n = s->group_in - at < block ? s->group_in - at : block;
+            passes += tiles * s->unit_groups;
+            steps += tiles * s->unit_groups * ((n + 63) / 64);
         }
         assert_int_equal(emulated_counts.dots - before.dots, 4 * steps);
         assert_int_equal(emulated_counts.loads - before.loads, 5 * steps);

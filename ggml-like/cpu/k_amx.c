@@ -1,5 +1,5 @@
 /* k_amx.c: `linear` of the AMX row; the other kernels of the row are those of avx512, with whose
- * activations it works: signed digit planes hi and lo, and their sums for each block.
+ * activations it works: signed digit planes hi and lo (or lo alone), and their sums for each block.
  *
  * A quad row of a panel is 64 channels x 4 inputs, so sixteen of them, 256 bytes apart, hold a tile
  * of 16 channels x 64 inputs just as tdpbsud wants its unsigned operand. The signed one is 16
@@ -7,17 +7,18 @@
  * sum q a = sum (q + 128) a - 128 sum a, exactly, modulo 2^32.
  *
  * THE LOOP. A chunk of rows goes through the panels group by group and block by block (512 inputs),
- * each block through all panels, each panel through tiles of 16 rows, each tile through the two
- * digits. That is a pass: 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs; a step needs one
- * tile of activations and four of weights. In cycles of a Sapphire Rapids core, by Intel's figures:
+ * each block through all panels, each panel through tiles of 16 rows, each tile through its digits.
+ * That is a pass: 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs; a step needs one tile of
+ * activations and four of weights. In cycles of a Sapphire Rapids core, by Intel's figures:
  *     4 products of 16                                     64 of the tile unit
  *     5 tile loads of 16 lines, two lines a cycle          40 of the load ports
  *     packing (below): 16 lines, a load and a store each    8
  *     a sixteenth of the epilogue: 4 registers, 3 loads     6
- * so that the tile unit is the bound. Both digits, or 32 rows, by 32 channels need only 4 tile
- * loads for 4 products, but fetch twice as many lines of the rows from L2, and their weights, half
- * of each quad, crowd into half of the sets of L1. Here the block's 32 KiB lie in it evenly, 8 of
- * 12 ways, and each line of the rows is loaded once for a panel.
+ * so that the tile unit is the bound. (With one digit, in blocks of 256, the epilogue takes 16 a
+ * step, and the load ports are as busy as the tile unit.) Both digits, or 32 rows, by 32 channels
+ * need only 4 tile loads for 4 products, but fetch twice as many lines of the rows from L2, and
+ * their weights, half of each quad, crowd into half of the sets of L1. Here the block's 32 KiB lie
+ * in it evenly, 8 of 12 ways, and each line of the rows is loaded once for a panel.
  *
  * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
  * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
@@ -31,14 +32,12 @@
  *     of a pass the tile unit only waits for 4 tile stores, 16 cycles each;
  *   - fetching the next block's weights from memory, and its rows from L3, a share in each step.
  *
- * Activations of one digit are the business of avx512.
- *
  * Inputs beyond a group are zero in the activations, so what a tile of weights holds there does not
  * matter, but it may not be there: the last step of a group whose quads do not fill it reads a
  * copy. Rows beyond the last repeat it; what they yield is not used. All tiles have one shape, and
- * one configuration serves all calls. It is loaded and released in each call (a few hundred cycles of
- * the 100 000 that 128 rows of a panel take): a kernel keeps no state, and a thread that waits at a
- * barrier should not have 8 KiB of tiles to save. */
+ * one configuration serves all calls. It is loaded and released in each call (a few hundred cycles
+ * of the 100 000 that 128 rows of a panel take): a kernel keeps no state, and a thread that waits
+ * at a barrier should not have 8 KiB of tiles to save. */
 #include "kernels.h"
 #include "vec.h"
 #ifndef OCT_TILE_UNIT_H
@@ -94,7 +93,7 @@ typedef struct work {
     /* packing: it walks the blocks' first panels */
     block pack;
     int64_t pack_tile, pack_digit, pack_step, pack_slot;
-    const int8_t *pack_row[TILE]; /* upper digits of the tile's inputs */
+    const int8_t *pack_row[TILE]; /* digits 0 of the tile's inputs */
 
     /* fetching */
     const char *weights_ahead;
@@ -102,33 +101,39 @@ typedef struct work {
     size_t rows_ahead;    /* offset of the next block in a row */
     int64_t block_steps;  /* in all panels of the block */
     int64_t rows_left;    /* to fetch, one digit each */
-    int64_t credit;       /* 2 n_rows more with each step; a digit of a row takes block_steps */
+    int64_t credit;       /* grows with each step; a digit of a row costs block_steps */
 } work;
 
 /* ---- the walk over blocks ---- */
 
-static void block_size(const oct_q8_layout *l, block *b)
+static void block_size(const oct_linear_args *a, block *b)
 {
-    int64_t left = l->group_quads - b->start / OCT_Q8_QUAD, most = OCT_Q8_BLOCK / OCT_Q8_QUAD;
+    int64_t left = a->w->group_quads - b->start / OCT_Q8_QUAD, most = a->act->block / OCT_Q8_QUAD;
     b->n_quads = left < most ? left : most;
     b->n_steps = (b->n_quads + STEP_QUADS - 1) / STEP_QUADS;
 }
 
 /* Behind the last block its group is unit_groups. */
-static void block_next(const oct_q8_layout *l, block *b)
+static void block_next(const oct_linear_args *a, block *b)
 {
-    b->start += OCT_Q8_BLOCK;
-    if (b->start >= l->group_in) {
+    b->start += a->act->block;
+    if (b->start >= a->w->group_in) {
         b->start = 0;
         b->group++;
     }
-    block_size(l, b);
+    block_size(a, b);
 }
 
 static size_t block_at(const work *w, const block *b)
 {
     const oct_act_layout *l = w->a.act;
     return l->digits_at + (size_t)((w->a.first_group + b->group) * l->group_pad + b->start);
+}
+
+/* The digits of an activation are those from the first one to 1. */
+static int first_digit(const work *w)
+{
+    return 2 - w->a.act->digits;
 }
 
 static int64_t plane_bytes(const work *w)
@@ -171,12 +176,12 @@ V_INLINE void pack_next(work *w)
     if (++w->pack_step < w->pack.n_steps)
         return;
     w->pack_step = 0;
-    w->pack_digit = !w->pack_digit;
-    if (w->pack_digit)
+    if (++w->pack_digit < 2)
         return;
+    w->pack_digit = first_digit(w);
     if (++w->pack_tile == w->n_tiles) {
         w->pack_tile = 0;
-        block_next(w->a.w, &w->pack);
+        block_next(&w->a, &w->pack);
     }
     if (w->pack.group < w->a.w->unit_groups)
         pack_tile(w);
@@ -193,13 +198,15 @@ V_INLINE vi16 load_sums(const int32_t *p)
 V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
 {
     const pending *u = &w->done;
+    const bool two = w->a.act->digits == 2;
     end = end < u->n_rows ? end : u->n_rows;
     for (int64_t r = from; r < end; r++) {
         vi16 excess = vi_set1(u->excess[r]);
         v16 s = v_set1(u->scale[r]);
         V_EACH (c, OCT_Q8_PANEL / TILE) {
-            vi16 hi = load_sums(w->sums[0][c][r]), lo = load_sums(w->sums[1][c][r]);
-            vi16 isum = vi_sub(vi_add(vi_shl(hi, 8), lo), excess);
+            vi16 isum = vi_sub(load_sums(w->sums[1][c][r]), excess);
+            if (two)
+                isum = vi_add(isum, vi_shl(load_sums(w->sums[0][c][r]), 8));
             float *t = u->t + r * OCT_Q8_PANEL + c * TILE;
             v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
         }
@@ -248,9 +255,8 @@ static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
 static void begin_block(work *w)
 {
     const oct_act_layout *l = w->a.act;
-    const int64_t at =
-        (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / OCT_Q8_BLOCK;
-    w->block_steps = w->n_tiles * w->b.n_steps * 2 * w->a.n_panels;
+    const int64_t at = (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
+    w->block_steps = w->n_tiles * l->digits * w->b.n_steps * w->a.n_panels;
     w->parity = !w->parity;
     for (int64_t r = 0; r < w->a.n_rows; r++) {
         const char *row = w->a.rows[r];
@@ -260,9 +266,9 @@ static void begin_block(work *w)
         w->excess[w->parity][r] = (int32_t)(sum << 7);
     }
     block next = w->b;
-    block_next(w->a.w, &next);
+    block_next(&w->a, &next);
     w->rows_ahead = block_at(w, &next);
-    w->rows_left = next.group < w->a.w->unit_groups ? 2 * w->a.n_rows : 0;
+    w->rows_left = next.group < w->a.w->unit_groups ? l->digits * w->a.n_rows : 0;
     w->credit = 0;
 }
 
@@ -270,14 +276,15 @@ static void begin_block(work *w)
 static void begin_panel(work *w, int64_t panel)
 {
     const uint8_t *weights = weights_of(w, &w->b, panel);
-    const int64_t over = w->b.n_quads % STEP_QUADS, steps = w->n_tiles * w->b.n_steps * 2;
+    const int64_t over = w->b.n_quads % STEP_QUADS,
+                  steps = w->n_tiles * w->a.act->digits * w->b.n_steps;
     if (over > 0) {
         memset(w->tail, 0, sizeof w->tail);
         memcpy(w->tail, weights + (w->b.n_quads - over) * QUAD_BYTES, (size_t)over * QUAD_BYTES);
     }
     block next = w->b;
     if (panel + 1 == w->a.n_panels)
-        block_next(w->a.w, &next);
+        block_next(&w->a, &next);
     if (next.group == w->a.w->unit_groups) /* what another call is likely to begin with */
         w->weights_ahead = (const char *)w->a.panel + w->a.n_panels * (int64_t)w->a.w->panel_bytes;
     else
@@ -291,13 +298,13 @@ V_INLINE void fetch(work *w)
     for (int64_t i = w->weight_lines; i > 0; i--, weights += LINE)
         _mm_prefetch(weights, _MM_HINT_T1);
     w->weights_ahead = weights;
-    w->credit += 2 * w->a.n_rows;
+    const int64_t digits = w->a.act->digits;
+    w->credit += digits * w->a.n_rows;
     for (; w->credit >= w->block_steps && w->rows_left > 0; w->credit -= w->block_steps) {
-        int64_t i = --w->rows_left;
-        const char *row = (const char *)w->a.rows[i / 2] + w->rows_ahead;
-        row += i % 2 ? plane_bytes(w) : 0;
-        V_EACH (line, OCT_Q8_BLOCK / LINE)
-            _mm_prefetch(row + line * LINE, _MM_HINT_T1);
+        int64_t i = --w->rows_left, digit = i % digits + first_digit(w);
+        const char *row = (const char *)w->a.rows[i / digits] + w->rows_ahead;
+        for (int64_t line = 0; line < w->a.act->block; line += LINE)
+            _mm_prefetch(row + digit * plane_bytes(w) + line, _MM_HINT_T1);
     }
 }
 
@@ -306,6 +313,7 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
 {
     const int64_t whole = w->b.n_quads / STEP_QUADS, n_steps = w->b.n_steps;
     const int64_t finish = (TILE + n_steps - 1) / n_steps; /* rows a step */
+    const int first = first_digit(w);
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
@@ -324,7 +332,7 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
         w->slot = next_slot(w, w->slot);
         if (pack)
             pack_next(w);
-        if (digit == 0)
+        if (digit == first)
             finish_rows(w, i * finish, (i + 1) * finish);
         fetch(w);
     }
@@ -339,8 +347,8 @@ static void tile_run(work *w, int64_t panel, int64_t tile)
 {
     const uint8_t *weights = weights_of(w, &w->b, panel);
     const int64_t row = tile * TILE, left = w->a.n_rows - row;
-    pass_run(w, weights, 0, panel == 0);
-    pass_run(w, weights, 1, panel == 0);
+    for (int digit = first_digit(w); digit < 2; digit++)
+        pass_run(w, weights, digit, panel == 0);
     w->done = (pending){.n_rows = left < TILE ? left : TILE,
                         .scale = w->scale[w->parity] + row,
                         .excess = w->excess[w->parity] + row,
@@ -366,18 +374,19 @@ static void chunk_run(work *w)
     const oct_q8_layout *l = w->a.w;
     w->n_tiles = (w->a.n_rows + TILE - 1) / TILE;
     w->b = (block){0};
-    block_size(l, &w->b);
-    w->n_slots = (w->a.n_panels > 1 ? 2 * w->n_tiles * w->b.n_steps : 1) + AHEAD;
+    block_size(&w->a, &w->b);
+    w->n_slots = (w->a.n_panels > 1 ? w->n_tiles * w->a.act->digits * w->b.n_steps : 1) + AHEAD;
     w->parity = w->slot = 0;
     w->done.n_rows = 0;
     w->pack = w->b;
-    w->pack_tile = w->pack_digit = w->pack_step = w->pack_slot = 0;
+    w->pack_tile = w->pack_step = w->pack_slot = 0;
+    w->pack_digit = first_digit(w);
     pack_tile(w);
     for (int i = 0; i < AHEAD; i++)
         pack_next(w);
     for (int64_t group = 0; group < l->unit_groups; group++) {
         begin_group(w);
-        for (; w->b.group == group; block_next(l, &w->b))
+        for (; w->b.group == group; block_next(&w->a, &w->b))
             block_run(w);
         finish_group(w, group);
     }
@@ -423,7 +432,7 @@ void oct_k_linear__amx(const oct_linear_args *a)
     bool configured = false;
     for (int64_t r = 0; r < a->n_rows; r += CHUNK) {
         int64_t n = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
-        if (n <= FEW_ROWS || a->act->digits == 1) {
+        if (n <= FEW_ROWS) {
             few_rows(a, r, n);
             continue;
         }
