@@ -15,7 +15,9 @@
 #define V_NOINLINE static __attribute__((noinline))
 /* for i in [0, n), n a constant: loops over tiles of registers must vanish, or the tile lives in
  * memory. */
-#ifdef __clang__
+#ifndef __OPTIMIZE__
+#define V_EACH(i, n) for (int i = 0; i < (n); i++)
+#elif defined(__clang__)
 #define V_EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
 #define V_EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
