@@ -167,34 +167,20 @@ enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* 1 to 40 rows and 129, for the groups of the models; one to four of them in a panel, one to three
  * panels. */
-static void check_shapes(const oct_kernels *k, int digits)
+static void check_shapes(const oct_kernels *k)
 {
-<<<<<<< HEAD
-    check_digits = digits;
-    for (int g = 0; g < GROUPS; g++) {
-        bool large = groups[g] > 1000;
-        for (int64_t rows = 1; rows <= 41; rows += large ? 4 : 1) {
-            linear_shape s = {groups[g], large ? 1 : 1 + rows % 4, 8, rows % 5,
-                              rows < 41 ? rows : 129};
-=======
     for (int64_t i = 0; i < GROUPS * 2; i++) {
         const int64_t group = groups[i / 2];
         const bool large = group > 1000;
         for (int64_t rows = 1; rows <= 41; rows += large ? 8 : 1) {
             linear_shape s = {group, large ? 1 : 1 + rows % 4, 8, rows % 5, rows < 41 ? rows : 129};
             check_digits = (int)(i % 2) + 1;
->>>>>>> origin/main
             const char *wrong = linear_case_run(k, &s, 1 + rows % 3, (int)(rows % (3 * PATTERNS)));
             check_digits = 2;
             if (wrong)
-<<<<<<< HEAD
-                fail_msg("%s, %d digits: %s", k->name, digits, wrong);
-=======
                 fail_msg("%s, %d digits: %s", k->name, (int)(i % 2) + 1, wrong);
->>>>>>> origin/main
         }
     }
-    check_digits = 2;
 }
 
 static void emulated_shapes(void **state)
@@ -206,8 +192,7 @@ static void emulated_shapes(void **state)
     oct_kernels k = emulated_row();
     few_rows_calls = few_rows_most = 0;
     tile_counts before = emulated_counts;
-    check_shapes(&k, 2);
-    check_shapes(&k, 1);
+    check_shapes(&k);
     assert_true(few_rows_calls > 0);
     assert_in_range(few_rows_most, 1, 3);
     assert_int_equal(emulated_counts.configured - before.configured,
@@ -244,15 +229,9 @@ static void no_needless_work(void **state)
         {6144, 1, 1, 0, 16}, {4096, 1, 8, 2, 128}, {768, 1, 8, 0, 17},
         {20, 4, 8, 4, 33},   {512, 3, 8, 4, 4},
     };
-<<<<<<< HEAD
-    for (size_t i = 0; i < 2 * (sizeof shapes / sizeof *shapes); i++) {
-        const linear_shape *s = &shapes[i / 2];
-        const int64_t n_panels = 1 + (int64_t)i / 2 % 3, digits = 1 + (int64_t)i % 2;
-=======
     for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
         const linear_shape *s = &shapes[i / 2];
         const int64_t n_panels = 1 + (int64_t)i % 3, digits = 1 + (int64_t)i % 2;
->>>>>>> origin/main
         const int64_t block = digits == 1 ? OCT_Q8_BLOCK_I8 : OCT_Q8_BLOCK;
         tile_counts before = emulated_counts;
         check_digits = (int)digits;
@@ -260,19 +239,11 @@ static void no_needless_work(void **state)
         check_digits = 2;
         if (wrong)
             fail_msg("%s", wrong);
-<<<<<<< HEAD
-        int64_t tiles = (s->n_rows + 15) / 16 * n_panels, passes = 0, steps = 0;
-        for (int64_t at = 0; at < s->group_in; at += block) {
-            int64_t n = s->group_in - at < block ? s->group_in - at : block;
-            passes += digits * tiles * s->unit_groups;
-            steps += digits * tiles * s->unit_groups * ((n + 63) / 64);
-=======
         int64_t tiles = digits * ((s->n_rows + 15) / 16) * n_panels, passes = 0, steps = 0;
         for (int64_t at = 0; at < s->group_in; at += block) {
             int64_t n = s->group_in - at < block ? s->group_in - at : block;
             passes += tiles * s->unit_groups;
             steps += tiles * s->unit_groups * ((n + 63) / 64);
->>>>>>> origin/main
         }
         assert_int_equal(emulated_counts.dots - before.dots, 4 * steps);
         assert_int_equal(emulated_counts.loads - before.loads, 5 * steps);
@@ -298,8 +269,7 @@ static void compiled_row(void **state)
     if (!tiles)
         emulated_trap(rig_on_signal);
     tile_counts before = emulated_counts;
-    check_shapes(k, 2);
-    check_shapes(k, 1);
+    check_shapes(k);
     const char *wrong = check_linear(k);
     if (wrong)
         fail_msg("%s", wrong);

@@ -32,12 +32,6 @@
  *     of a pass the tile unit only waits for 4 tile stores, 16 cycles each;
  *   - fetching the next block's weights from memory, and its rows from L3, a share in each step.
  *
-<<<<<<< HEAD
- * With activations of one digit a tile has one pass, over a block of 256 inputs: 4 steps, in which
- * the epilogue weighs four times as much, so that the load ports are as busy as the tile unit.
- *
-=======
->>>>>>> origin/main
  * Inputs beyond a group are zero in the activations, so what a tile of weights holds there does not
  * matter, but it may not be there: the last step of a group whose quads do not fill it reads a
  * copy. Rows beyond the last repeat it; what they yield is not used. All tiles have one shape, and
@@ -85,7 +79,6 @@ typedef struct work {
     int32_t excess[2][CHUNK];
 
     oct_linear_args a; /* of the chunk */
-    int64_t digits;    /* its rows' digits are planes 2 - digits .. 1 */
     int64_t y_stride;  /* from a panel of y to the next */
     float *sum;      /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
     int64_t n_tiles; /* of rows */
@@ -108,11 +101,7 @@ typedef struct work {
     size_t rows_ahead;    /* offset of the next block in a row */
     int64_t block_steps;  /* in all panels of the block */
     int64_t rows_left;    /* to fetch, one digit each */
-<<<<<<< HEAD
-    int64_t credit;       /* digits n_rows more with each step; a digit of a row takes block_steps */
-=======
     int64_t credit;       /* grows with each step; a digit of a row costs block_steps */
->>>>>>> origin/main
 } work;
 
 /* ---- the walk over blocks ---- */
@@ -189,11 +178,7 @@ V_INLINE void pack_next(work *w)
     w->pack_step = 0;
     if (++w->pack_digit < 2)
         return;
-<<<<<<< HEAD
-    w->pack_digit = 2 - w->digits;
-=======
     w->pack_digit = first_digit(w);
->>>>>>> origin/main
     if (++w->pack_tile == w->n_tiles) {
         w->pack_tile = 0;
         block_next(&w->a, &w->pack);
@@ -220,11 +205,7 @@ V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
         v16 s = v_set1(u->scale[r]);
         V_EACH (c, OCT_Q8_PANEL / TILE) {
             vi16 isum = vi_sub(load_sums(w->sums[1][c][r]), excess);
-<<<<<<< HEAD
-            if (w->digits == 2)
-=======
             if (two)
->>>>>>> origin/main
                 isum = vi_add(isum, vi_shl(load_sums(w->sums[0][c][r]), 8));
             float *t = u->t + r * OCT_Q8_PANEL + c * TILE;
             v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
@@ -274,14 +255,8 @@ static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
 static void begin_block(work *w)
 {
     const oct_act_layout *l = w->a.act;
-<<<<<<< HEAD
-    const int64_t at =
-        (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
-    w->block_steps = w->n_tiles * w->b.n_steps * w->digits * w->a.n_panels;
-=======
     const int64_t at = (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
     w->block_steps = w->n_tiles * l->digits * w->b.n_steps * w->a.n_panels;
->>>>>>> origin/main
     w->parity = !w->parity;
     for (int64_t r = 0; r < w->a.n_rows; r++) {
         const char *row = w->a.rows[r];
@@ -293,11 +268,7 @@ static void begin_block(work *w)
     block next = w->b;
     block_next(&w->a, &next);
     w->rows_ahead = block_at(w, &next);
-<<<<<<< HEAD
-    w->rows_left = next.group < w->a.w->unit_groups ? w->digits * w->a.n_rows : 0;
-=======
     w->rows_left = next.group < w->a.w->unit_groups ? l->digits * w->a.n_rows : 0;
->>>>>>> origin/main
     w->credit = 0;
 }
 
@@ -305,12 +276,8 @@ static void begin_block(work *w)
 static void begin_panel(work *w, int64_t panel)
 {
     const uint8_t *weights = weights_of(w, &w->b, panel);
-<<<<<<< HEAD
-    const int64_t over = w->b.n_quads % STEP_QUADS, steps = w->n_tiles * w->b.n_steps * w->digits;
-=======
     const int64_t over = w->b.n_quads % STEP_QUADS,
                   steps = w->n_tiles * w->a.act->digits * w->b.n_steps;
->>>>>>> origin/main
     if (over > 0) {
         memset(w->tail, 0, sizeof w->tail);
         memcpy(w->tail, weights + (w->b.n_quads - over) * QUAD_BYTES, (size_t)over * QUAD_BYTES);
@@ -331,16 +298,6 @@ V_INLINE void fetch(work *w)
     for (int64_t i = w->weight_lines; i > 0; i--, weights += LINE)
         _mm_prefetch(weights, _MM_HINT_T1);
     w->weights_ahead = weights;
-<<<<<<< HEAD
-    w->credit += w->digits * w->a.n_rows;
-    for (; w->credit >= w->block_steps && w->rows_left > 0; w->credit -= w->block_steps) {
-        int64_t i = --w->rows_left;
-        const bool low = w->digits == 1 || i % 2;
-        const char *row = (const char *)w->a.rows[i / w->digits] + w->rows_ahead;
-        row += low ? plane_bytes(w) : 0;
-        for (int64_t at = 0; at < w->a.act->block; at += LINE)
-            _mm_prefetch(row + at, _MM_HINT_T1);
-=======
     const int64_t digits = w->a.act->digits;
     w->credit += digits * w->a.n_rows;
     for (; w->credit >= w->block_steps && w->rows_left > 0; w->credit -= w->block_steps) {
@@ -348,7 +305,6 @@ V_INLINE void fetch(work *w)
         const char *row = (const char *)w->a.rows[i / digits] + w->rows_ahead;
         for (int64_t line = 0; line < w->a.act->block; line += LINE)
             _mm_prefetch(row + digit * plane_bytes(w) + line, _MM_HINT_T1);
->>>>>>> origin/main
     }
 }
 
@@ -376,11 +332,7 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
         w->slot = next_slot(w, w->slot);
         if (pack)
             pack_next(w);
-<<<<<<< HEAD
-        if (digit == 2 - w->digits)
-=======
         if (digit == first)
->>>>>>> origin/main
             finish_rows(w, i * finish, (i + 1) * finish);
         fetch(w);
     }
@@ -395,14 +347,8 @@ static void tile_run(work *w, int64_t panel, int64_t tile)
 {
     const uint8_t *weights = weights_of(w, &w->b, panel);
     const int64_t row = tile * TILE, left = w->a.n_rows - row;
-<<<<<<< HEAD
-    if (w->digits == 2)
-        pass_run(w, weights, 0, panel == 0);
-    pass_run(w, weights, 1, panel == 0);
-=======
     for (int digit = first_digit(w); digit < 2; digit++)
         pass_run(w, weights, digit, panel == 0);
->>>>>>> origin/main
     w->done = (pending){.n_rows = left < TILE ? left : TILE,
                         .scale = w->scale[w->parity] + row,
                         .excess = w->excess[w->parity] + row,
@@ -425,28 +371,20 @@ static void block_run(work *w)
 /* w->a, w->sum and w->y_stride are set; at most CHUNK rows. */
 static void chunk_run(work *w)
 {
-    w->digits = w->a.act->digits;
+    const oct_q8_layout *l = w->a.w;
     w->n_tiles = (w->a.n_rows + TILE - 1) / TILE;
     w->b = (block){0};
     block_size(&w->a, &w->b);
-<<<<<<< HEAD
-    w->n_slots = (w->a.n_panels > 1 ? w->digits * w->n_tiles * w->b.n_steps : 1) + AHEAD;
-=======
     w->n_slots = (w->a.n_panels > 1 ? w->n_tiles * w->a.act->digits * w->b.n_steps : 1) + AHEAD;
->>>>>>> origin/main
     w->parity = w->slot = 0;
     w->done.n_rows = 0;
     w->pack = w->b;
     w->pack_tile = w->pack_step = w->pack_slot = 0;
-<<<<<<< HEAD
-    w->pack_digit = 2 - w->digits;
-=======
     w->pack_digit = first_digit(w);
->>>>>>> origin/main
     pack_tile(w);
     for (int i = 0; i < AHEAD; i++)
         pack_next(w);
-    for (int64_t group = 0; group < w->a.w->unit_groups; group++) {
+    for (int64_t group = 0; group < l->unit_groups; group++) {
         begin_group(w);
         for (; w->b.group == group; block_next(&w->a, &w->b))
             block_run(w);
