@@ -28,6 +28,7 @@ typedef struct oct_bench {
     int64_t n_decode, repeats, chunk;
     int64_t layers, vocab; /* synthetic */
     uint64_t seed;
+    const char *simulate; /* network to predict for; NULL: none */
     const char *out; /* synthetic: file to write; NULL: memory */
     int kv, act, format, synthetic, weights;
     bool force;
@@ -106,6 +107,12 @@ double oct_bench_passes(const oct_bench_rig *r);
 OCT_MUST_CHECK oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd,
                                               oct_error *err);
 
+/* Predicts tokens per second for b->simulate and prints them; an exit code. -1: nothing is printed,
+ * because the rate at which a node reads is needed: measured, bytes per second, 0: not yet. The
+ * shape is that of b->model; of Grok-1 if there is none or a synthetic one. */
+int oct_bench_simulate(const oct_bench *b, double measured);
+
+enum { OCT_BENCH_MARKDOWN, OCT_BENCH_CSV, OCT_BENCH_JSON };
 /* Prints everything in the format asked for; an exit code. */
 int oct_bench_print(const oct_bench *b, const json_t *all);
 

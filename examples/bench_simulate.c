@@ -1,8 +1,8 @@
 /* bench_simulate.c: tokens per second of a cluster that is not there, from the speed of one machine
  * and two numbers of its network.
  *
- * A token takes  compute + exchange.  compute is what the slowest rank reads, at the rate at which a
- * machine reads while it decodes. With whole experts on each rank the slowest is the one that has
+ * A token takes  compute + exchange.  compute is what the slowest rank reads, at the rate at which
+ * a machine reads while it decodes. With whole experts on each rank the slowest is the one that has
  * most of the chosen experts; routing is taken as uniform. exchange is the messages that
  * grok_graph.c, eval.c and cpu_backend.c ask for, none of them overlapped with work: of S bytes,
  *   a sum over n ranks takes  2 a + 2 (n-1)/n S/b   (two rounds; a: latency, b: bytes per second)
@@ -17,7 +17,7 @@
 typedef struct network {
     int nodes;
     double latency, rate; /* seconds; bytes per second of each node */
-    double read;          /* bytes per second that a node reads while it decodes; 0: to be measured */
+    double read; /* bytes per second that a node reads while it decodes; 0: to be measured */
 } network;
 
 typedef struct cost {
@@ -47,8 +47,8 @@ static bool parse(const char *text, network *n)
            (count == 3 || n->read > 0);
 }
 
-/* The mean over all choices of `used` of the nodes' `each` experts of how many the node with most of
- * them has. The ways to choose k with at most m from any node are the coefficients of
+/* The mean, over all choices of `used` of the nodes' `each` experts, of how many the node that has
+ * most has. The ways to choose k with at most m from any node are the coefficients of
  * (sum over i <= m of C(each, i) x^i) ^ nodes. */
 static double most_on_a_node(int nodes, int64_t each, int64_t used)
 {
@@ -130,9 +130,9 @@ static json_t *row_of(const cost *k, const cost *one, const oct_shard *s)
 {
     double seconds = k->compute + k->exchange;
     return json_pack("{s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nodes", s->size, "shard",
-                     s->size == 1                      ? "-"
+                     s->size == 1                    ? "-"
                      : s->layout == OCT_SHARD_EXPERT ? "expert"
-                                                       : "slice",
+                                                     : "slice",
                      "gb_per_token", k->bytes * 1e-9, "compute_ms", k->compute * 1e3, "exchange_ms",
                      k->exchange * 1e3, "rounds", k->rounds, "tokens_per_second", 1 / seconds,
                      "speed_up", one->compute / seconds, "exchange_share", k->exchange / seconds);
@@ -147,8 +147,8 @@ static oct_status simulate(const oct_grok_config *c, const network *n, double de
     cost one = {0};
     OCT_TRY(oct_grok_config_check(c, err));
     OCT_TRY(oct_grok_layouts_init(c, &l, err));
-    for (int size = 1; size <= n->nodes; size = size < n->nodes && 2 * size > n->nodes ? n->nodes
-                                                                                       : 2 * size)
+    for (int size = 1; size <= n->nodes;
+         size = size < n->nodes && 2 * size > n->nodes ? n->nodes : 2 * size)
         for (int k = 0; k < (size == 1 ? 1 : 2); k++) {
             const char *wrong = oct_shard_make(layouts[k], 0, size, c->n_slices, c->n_experts, &s);
             if (wrong && size == n->nodes)
@@ -171,15 +171,17 @@ static void print_rows(const network *n, const json_t *rows, const oct_grok_conf
 {
     size_t i;
     json_t *row;
-    oct_cli_outf("\nPredicted: %lld layers, vocabulary %lld, one sequence, %.0f positions held; "
-                 "each node decodes\nreading %.1f GB/s; network: %.1f us per message, %.2f GB/s per "
-                 "node, full duplex.\n",
-                 (long long)c->n_layers, (long long)c->n_vocab, depth, n->read * 1e-9,
-                 n->latency * 1e6, n->rate * 1e-9);
-    oct_cli_outf("\n| nodes | shard | GB/token of the slowest | compute, ms | rounds | exchange, ms "
-                 "| exchange, %% | tokens/s | speed-up |\n|---|---|---|---|---|---|---|---|---|\n");
+    oct_cli_outf(
+        "\nPredicted: %lld layers, vocabulary %lld, one sequence, %.0f positions held; "
+        "each node decodes\nreading %.1f GB/s; network: %.1f us per message, %.2f GB/s per "
+        "node, full duplex.\n",
+        (long long)c->n_layers, (long long)c->n_vocab, depth, n->read * 1e-9, n->latency * 1e6,
+        n->rate * 1e-9);
+    oct_cli_outf(
+        "\n| nodes | shard | GB/token of the slowest | compute, ms | rounds | exchange, ms "
+        "| exchange, %% | tokens/s | speed-up |\n|---|---|---|---|---|---|---|---|---|\n");
     json_array_foreach(rows, i, row)
-        oct_cli_outf("| %.0f | %s | %.3f | %.2f | %.0f | %.2f | %.1f | %.2f | %.2f |\n",
+        oct_cli_outf("| %.0f | %s | %.4g | %.2f | %.0f | %.2f | %.1f | %.2f | %.2f |\n",
                      number(row, "nodes"), json_string_value(json_object_get(row, "shard")),
                      number(row, "gb_per_token"), number(row, "compute_ms"), number(row, "rounds"),
                      number(row, "exchange_ms"), 100 * number(row, "exchange_share"),
@@ -194,8 +196,8 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     network n = {0};
     oct_error err = {0};
     double depth = (double)b->depths.v[0];
-    oct_grok_config c = b->model && !b->synthetic ? b->model->config
-                                                  : oct_synthetic_grok1(64, 131072);
+    oct_grok_config c =
+        b->model && !b->synthetic ? b->model->config : oct_synthetic_grok1(64, 131072);
     if (!parse(b->simulate, &n)) {
         oct_cli_error("bench: --simulate '%s', expected NODES,LATENCY_US,GBYTE_PER_S, and perhaps "
                       ",READ_GBYTE_PER_S",

@@ -13,8 +13,6 @@
 
 #include "bench.h"
 
-enum { MARKDOWN, CSV, JSON };
-
 typedef struct column {
     const char *key, *title;
     char kind; /* s text, i integer, n number, r spread of numbers, p spread of ratios as % */
@@ -188,9 +186,9 @@ static int print_json(const json_t *all)
 
 int oct_bench_print(const oct_bench *b, const json_t *all)
 {
-    if (b->format == JSON)
+    if (b->format == OCT_BENCH_JSON)
         return print_json(all);
-    if (b->format == CSV) {
+    if (b->format == OCT_BENCH_CSV) {
         print_csv(json_object_get(all, "rows"));
         return oct_cli_out_end();
     }

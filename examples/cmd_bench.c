@@ -38,6 +38,9 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
         OCT_ROW_TEXT(0, "attention", &text[5], "LIST",
                      "attention alone, so many sequences at a time, over full contexts\n"
                      "with 1 GiB of keys and values or more [none]"),
+        OCT_ROW_TEXT(0, "simulate", &b->simulate, "N,US,GBS[,READ]",
+                     "instead: predict tokens/s of N nodes, of a network's latency in\n"
+                     "us and GB/s, from decoding here or the GB/s that a node reads"),
         OCT_ROW_CHOICE(0, "format", &b->format, "md|csv|json", "of the result [md]"),
         OCT_ROW_FLAG(0, "force", &b->force, "go on although memory does not suffice"),
     };
@@ -55,7 +58,8 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
         .notes = "examples:\n"
                  "  octet bench -m grok-1.gguf\n"
                  "  octet bench --synthetic grok-1 --layers 2 -t 1,2 -p 64,512 -n 32\n"
-                 "  octet bench -m grok-1.gguf -p 0 -n 16 -d 0,2048,8000 --format csv",
+                 "  octet bench -m grok-1.gguf -p 0 -n 16 -d 0,2048,8000 --format csv\n"
+                 "  octet bench --simulate 8,10,11.5,400 -d 2048",
     };
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
@@ -179,7 +183,14 @@ static int work(oct_bench *b)
     json_t *probes = json_array();
     b->rows = json_array();
     oct_status s = run(b, probes, &err);
-    if (s == OCT_OK) {
+    if (s == OCT_OK && b->simulate) {
+        const json_t *rate = json_object_get(json_array_get(b->rows, 0), "gb_per_second");
+        code = oct_bench_simulate(b, 1e9 * json_number_value(json_object_get(rate, "median")));
+        if (code < 0) {
+            oct_cli_error("bench: --simulate needs tokens to measure, but -n is 0");
+            code = OCT_EXIT_USAGE;
+        }
+    } else if (s == OCT_OK) {
         json_t *all = json_pack("{s:o, s:o, s:O, s:O}", "machine", oct_bench_machine(b), "model",
                                 model_facts(b), "probes", probes, "rows", b->rows);
         code = oct_bench_print(b, all);
@@ -220,7 +231,9 @@ static int open_and_work(oct_bench *b)
         s = oct_model_open(b->path, &b->model, &err);
     if (s == OCT_OK)
         s = choose(b, &err);
-    code = s == OCT_OK ? work(b) : oct_cli_fail(&err);
+    code = s != OCT_OK ? oct_cli_fail(&err) : b->simulate ? oct_bench_simulate(b, 0) : -1;
+    if (code < 0)
+        code = work(b);
     oct_model_close(b->model);
     if (fd >= 0)
         close(fd);
@@ -244,9 +257,17 @@ int oct_cmd_bench(int argc, char **argv)
         return code;
     if (!parse_lists(&b, text))
         return OCT_EXIT_USAGE;
+    if (b.simulate) {
+        b.prompts = (oct_bench_list){{0}, 1};
+        b.batches = (oct_bench_list){{1}, 1};
+        code = b.path ? -1 : oct_bench_simulate(&b, 0);
+        if (code >= 0)
+            return code;
+    }
     if (!b.path == !b.synthetic) {
-        oct_cli_error("bench: expected either -m MODEL or --synthetic grok-1 (octet bench --help "
-                      "shows the usage)");
+        oct_cli_error("bench: expected either -m MODEL or --synthetic grok-1%s (octet bench --help "
+                      "shows the usage)",
+                      b.simulate ? ", or the GB/s that a node reads as fourth number" : "");
         return OCT_EXIT_USAGE;
     }
     if (oct_ranks_comm()) {

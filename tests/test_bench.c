@@ -4,6 +4,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -230,11 +231,57 @@ static void test_refused(void **state)
     }
 }
 
+/* What --simulate says of Grok-1, against the same sums done here. */
+static void test_simulate(void **state)
+{
+    (void)state;
+    json_t *rows = bench_json("--simulate 8,25,1.15,415");
+    const double layers = 64, d = 6144, expert = 3 * d * 32768, attention = d * (2 * d + 2048);
+    const double head = 131072 * d * 2, a = 25e-6, rate = 1.15e9;
+    size_t i;
+    json_t *row;
+    assert_int_equal(json_array_size(rows), 7);
+    json_array_foreach(rows, i, row)
+    {
+        double n = number(row, "nodes");
+        bool whole = strcmp(json_string_value(json_object_get(row, "shard")), "expert") == 0;
+        /* Two different experts of eight: chance of being on one node of n. */
+        double both = (8 / n - 1) / 7, experts = whole ? 1 + both : 2 / n;
+        double bytes = layers * (experts * expert + attention / n) + head / n;
+        double found = 1e9 * number(row, "gb_per_token");
+        assert_true(found > bytes && found < 1.01 * bytes); /* scales, norms, routers */
+        double sums = 2 * a * 129 + 2 * (n - 1) / n * 4 * d * (whole ? 129 : 193) / rate;
+        double rest = 6 * a + (n - 1) * (16 + 131072 * 4 / n + 64 * 8) / rate;
+        double exchange = n > 1 ? sums + rest : 0;
+        assert_true(fabs(1e-3 * number(row, "exchange_ms") - exchange) < 1e-9);
+        assert_true(number(row, "rounds") == (n > 1 ? 2 * 129 + 6 : 0));
+        double seconds = found / 415e9 + exchange;
+        assert_true(fabs(number(row, "tokens_per_second") * seconds - 1) < 1e-6);
+    }
+    json_decref(rows);
+    static const char *const wrong[] = {"8,2", "8,2,3",   "0,2,3,4",   "8,-1,3,4", "8,2,0,4",
+                                        "x",   "8,2,3,4,5", "1.5,2,3,4", "5,2,3,4",  "8,2,3,4x"};
+    for (i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char line[64];
+        int code;
+        snprintf(line, sizeof line, "--simulate %s 2>/dev/null", wrong[i]);
+        char *text = bench(line, &code);
+        if (code == 0 || *text)
+            fail_msg("%s: exit code %d, '%s'", wrong[i], code, text);
+        free(text);
+    }
+    rows = bench_json("-m " OCT_TEST_MODELS "/tiny-grok.gguf -t 1 -n 2 -r 1 --simulate 2,25,1.15");
+    assert_int_equal(json_array_size(rows), 3);
+    assert_true(number(json_array_get(rows, 0), "tokens_per_second") > 1);
+    json_decref(rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json),   cmocka_unit_test(test_bytes),   cmocka_unit_test(test_parts),
         cmocka_unit_test(test_tables), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_simulate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
