@@ -22,6 +22,7 @@ static const double BEAT_SECONDS = 0.2;
 static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */
 static const double UNHEARD_SECONDS = 10; /* after which a rank that was never heard is told of */
 static const double STALL_SECONDS = 2;    /* this thread did not run: nothing can be said of others */
+static const double QUIET_SECONDS = 3;   /* after such a stall */
 enum { REFUSALS = 2, LAST_SECONDS = 3 };
 
 typedef struct beat {
@@ -50,7 +51,7 @@ struct oct_watch {
     pthread_t thread;
     bool running;
     _Atomic bool stop, leaving;
-    double started, checked;
+    double started, checked, quiet; /* quiet: no judgement before */
 };
 
 static double now(void)
@@ -219,12 +220,17 @@ static void check(oct_watch *w, double t)
     double gap = t - w->checked;
     bool leaving = atomic_load(&w->leaving);
     w->checked = t;
+    if (gap > STALL_SECONDS) /* if this rank was stopped, the others have told, and end the job */
+        w->quiet = t + QUIET_SECONDS;
     for (int r = 0; r < w->size; r++) {
         peer *p = &w->peers[r];
         if (r == w->rank || p->leaving)
             continue;
-        if (gap > STALL_SECONDS)
+        if (t < w->quiet) {
             p->last = t;
+            p->refusals = 0;
+            continue;
+        }
         if (p->heard && !leaving && p->refusals >= REFUSALS)
             lose(w, r, "has died");
         else if (p->heard && t - p->last > SILENCE_SECONDS)
