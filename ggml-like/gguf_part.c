@@ -105,7 +105,7 @@ static const char *runs_fault(const oct_part *p)
 {
     uint64_t end = 0, room = p->file_bytes - table_bytes((uint64_t)p->n_runs);
     if (p->run[0].at != 0)
-        return "the header is not in it";
+        return "no run with the header";
     for (int64_t i = 0; i < p->n_runs; i++) {
         const oct_part_run *r = &p->run[i];
         if (r->at % PAGE || r->place % PAGE || r->bytes == 0)
@@ -126,8 +126,8 @@ static oct_status check_footer(const footer *f, const char *path, uint64_t file_
         return oct_fail(err, OCT_ERR_FORMAT,
                         "%s: the part's table has %" PRIu64 " runs, expected 1..%d that fit", path,
                         f->n_runs, MAX_RUNS);
-    if (f->whole_bytes > INT64_MAX - PAGE || f->layout > OCT_SHARD_SLICE || f->size > MAX_RANKS ||
-        f->rank >= f->size)
+    if (f->whole_bytes > INT64_MAX - HUGE_RUN || f->layout > OCT_SHARD_SLICE ||
+        f->size > MAX_RANKS || f->rank >= f->size)
         return oct_fail(err, OCT_ERR_FORMAT,
                         "%s: the part says rank %u of %u, layout %u, of %" PRIu64 " bytes", path,
                         f->rank, f->size, f->layout, f->whole_bytes);
@@ -184,13 +184,27 @@ static oct_status read_part(int fd, const char *path, uint64_t file_bytes, oct_p
     return OCT_OK;
 }
 
+/* Addresses that begin where a huge page can; NULL: refused. */
+static char *reserve(size_t bytes)
+{
+    char *p = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    if (before)
+        munmap(p, before);
+    munmap(p + before + bytes, HUGE_PAGE - before);
+    return p + before;
+}
+
 static oct_status map_runs(const oct_part *p, int fd, const char *path, const void **map,
                            oct_error *err)
 {
     size_t whole = (size_t)pages(p->whole_bytes);
-    char *base = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *base = reserve(whole);
     *map = NULL;
-    if (base == MAP_FAILED)
+    if (!base)
         return oct_fail(err, OCT_ERR_MEMORY, "%s: cannot reserve %zu bytes of addresses: %s", path,
                         whole, strerror(errno));
     for (int64_t i = 0; i < p->n_runs; i++) {
