@@ -29,7 +29,7 @@ typedef struct oct_bench {
     int64_t layers, vocab; /* synthetic */
     uint64_t seed;
     const char *simulate; /* network to predict for; NULL: none */
-    const char *out; /* synthetic: file to write; NULL: memory */
+    const char *out;      /* synthetic: file to write; NULL: memory */
     int kv, act, format, synthetic, weights;
     bool force;
 
@@ -49,6 +49,7 @@ typedef struct oct_bench_rig {
     int n_threads;
     const oct_probe *integer, *f32;
     oct_probe_span *spans; /* expert weights of the model, in file order */
+    size_t ahead;          /* distance of fetches that reads fastest here */
     int64_t n_spans, next; /* where the next read probe begins: it walks round and round */
     double barrier, wake;  /* seconds */
 } oct_bench_rig;

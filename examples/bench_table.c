@@ -128,7 +128,8 @@ static void markdown_probes(const json_t *probes)
     json_array_foreach(probes, i, set)
     {
         long long threads = json_integer_value(json_object_get(set, "threads"));
-        oct_cli_outf("| %lld | reading the weights, GB/s | ", threads);
+        oct_cli_outf("| %lld | reading the weights, fetched %lld bytes ahead, GB/s | ", threads,
+                     (long long)json_integer_value(json_object_get(set, "ahead")));
         cell(&read, set);
         oct_cli_outf(" |\n");
         json_array_foreach(json_object_get(set, "arithmetic"), k, p)

@@ -31,8 +31,8 @@ static double time_reading(void *room, int n_threads)
     const oct_probe_span span = {room, READ_BYTES};
     if (oct_team_new(n_threads, NULL, &team, &err) != OCT_OK)
         return 0;
-    double first = oct_probe_read(team, OCT_ISA_REF, &span, 1);
-    double second = oct_probe_read(team, OCT_ISA_REF, &span, 1);
+    double first = oct_probe_read(team, OCT_ISA_REF, 4096, &span, 1);
+    double second = oct_probe_read(team, OCT_ISA_REF, 4096, &span, 1);
     oct_team_free(team);
     return fmax(first, second);
 }

@@ -29,13 +29,13 @@ static void test_read_sum(void **state)
         sum += z;
     }
     for (int r = 0; r < N_READERS && r <= (int)oct_isa_detect(); r++) {
-        assert_true(readers[r](word, WORDS * sizeof *word) == sum);
+        assert_true(readers[r](word, WORDS * sizeof *word, 4096) == sum);
         for (int i = 0; i < WORDS; i += 7) {
             word[i] += 3;
-            assert_true(readers[r](word, WORDS * sizeof *word) == sum + 3);
+            assert_true(readers[r](word, WORDS * sizeof *word, 0) == sum + 3);
             word[i] -= 3;
         }
-        assert_true(readers[r](word, 0) == 0);
+        assert_true(readers[r](word, 0, 4096) == 0);
     }
     free(word);
 }
@@ -105,7 +105,7 @@ static void test_read_rate(void **state)
         oct_team *team = team_of(n);
         const oct_probe_span spans[] = {{data, bytes / 2}, {data + bytes / 2, bytes / 2}};
         for (int isa = 0; isa <= (int)oct_isa_detect(); isa++) {
-            double rate = oct_probe_read(team, (oct_isa)isa, spans, 2) * 1e-9;
+            double rate = oct_probe_read(team, (oct_isa)isa, 4096, spans, 2) * 1e-9;
             print_message("%d threads, %s: %.1f GB/s\n", n, oct_kernel_rows[isa].name, rate);
             assert_true(rate > 0.1 && rate < 1e5);
         }

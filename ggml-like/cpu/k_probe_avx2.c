@@ -3,26 +3,24 @@
 
 #include "probe.h"
 
-enum { AHEAD = 4096 }; /* bytes fetched ahead, as the decode kernels do */
-
 static uint64_t fold(__m256i v)
 {
     __m128i s = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     return (uint64_t)_mm_cvtsi128_si64(s) + (uint64_t)_mm_extract_epi64(s, 1);
 }
 
-uint64_t oct_probe_read__avx2(const void *p, size_t bytes)
+uint64_t oct_probe_read__avx2(const void *p, size_t bytes, size_t ahead)
 {
     __m256i s[8];
     const char *c = p;
     for (int j = 0; j < 8; j++)
         s[j] = _mm256_setzero_si256();
     for (size_t i = 0; i < bytes; i += 256) {
-        const char *ahead = (const char *)((uintptr_t)c + i + AHEAD);
-        _mm_prefetch(ahead, _MM_HINT_T1);
-        _mm_prefetch(ahead + 64, _MM_HINT_T1);
-        _mm_prefetch(ahead + 128, _MM_HINT_T1);
-        _mm_prefetch(ahead + 192, _MM_HINT_T1);
+        const char *next = (const char *)((uintptr_t)c + i + ahead);
+        _mm_prefetch(next, _MM_HINT_T0);
+        _mm_prefetch(next + 64, _MM_HINT_T0);
+        _mm_prefetch(next + 128, _MM_HINT_T0);
+        _mm_prefetch(next + 192, _MM_HINT_T0);
 #pragma GCC unroll 8
         for (int j = 0; j < 8; j++) {
             const __m256i *v = (const __m256i *)(const void *)(c + i + 32 * j);

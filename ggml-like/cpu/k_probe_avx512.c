@@ -3,18 +3,16 @@
 
 #include "probe.h"
 
-enum { AHEAD = 4096 }; /* bytes fetched ahead, as the decode kernels do */
-
-uint64_t oct_probe_read__avx512(const void *p, size_t bytes)
+uint64_t oct_probe_read__avx512(const void *p, size_t bytes, size_t ahead)
 {
     __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0, s3 = s0;
     const char *c = p;
     for (size_t i = 0; i < bytes; i += 256) {
-        const char *ahead = (const char *)((uintptr_t)c + i + AHEAD);
-        _mm_prefetch(ahead, _MM_HINT_T1);
-        _mm_prefetch(ahead + 64, _MM_HINT_T1);
-        _mm_prefetch(ahead + 128, _MM_HINT_T1);
-        _mm_prefetch(ahead + 192, _MM_HINT_T1);
+        const char *next = (const char *)((uintptr_t)c + i + ahead);
+        _mm_prefetch(next, _MM_HINT_T0);
+        _mm_prefetch(next + 64, _MM_HINT_T0);
+        _mm_prefetch(next + 128, _MM_HINT_T0);
+        _mm_prefetch(next + 192, _MM_HINT_T0);
         s0 = _mm512_add_epi64(s0, _mm512_load_si512(c + i));
         s1 = _mm512_add_epi64(s1, _mm512_load_si512(c + i + 64));
         s2 = _mm512_add_epi64(s2, _mm512_load_si512(c + i + 128));

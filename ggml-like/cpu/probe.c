@@ -18,13 +18,13 @@ static double now(void)
 
 /* ---- the loops of the reference row ---------------------------------------------------------- */
 
-uint64_t oct_probe_read__ref(const void *p, size_t bytes)
+uint64_t oct_probe_read__ref(const void *p, size_t bytes, size_t ahead)
 {
     const char *c = p;
     uint64_t s[4] = {0}, v[4];
     for (size_t i = 0; i < bytes; i += sizeof v) {
-        if (i % 256 == 0)
-            __builtin_prefetch((const char *)((uintptr_t)c + i + 4096));
+        if (i % 64 == 0)
+            __builtin_prefetch((const char *)((uintptr_t)c + i + ahead));
         memcpy(v, c + i, sizeof v);
         for (int j = 0; j < 4; j++)
             s[j] += v[j];
@@ -123,6 +123,7 @@ static oct_probe_read_fn *reader_of(oct_isa isa)
 
 typedef struct read_job {
     oct_probe_read_fn *read;
+    size_t ahead;
     const oct_probe_span *spans;
     int64_t n;
 } read_job;
@@ -134,14 +135,16 @@ static void read_thread(void *ctx, int thread, int n_threads)
     for (int64_t i = 0; i < j->n; i++) {
         int64_t lo, hi;
         oct_team_range((int64_t)(j->spans[i].bytes / 256), thread, n_threads, &lo, &hi);
-        sum += j->read((const char *)j->spans[i].data + 256 * lo, (size_t)(hi - lo) * 256);
+        sum +=
+            j->read((const char *)j->spans[i].data + 256 * lo, (size_t)(hi - lo) * 256, j->ahead);
     }
     sink = sum;
 }
 
-double oct_probe_read(oct_team *team, oct_isa isa, const oct_probe_span *spans, int64_t n_spans)
+double oct_probe_read(oct_team *team, oct_isa isa, size_t ahead, const oct_probe_span *spans,
+                      int64_t n_spans)
 {
-    read_job j = {reader_of(isa), spans, n_spans};
+    read_job j = {reader_of(isa), ahead, spans, n_spans};
     double bytes = 0;
     for (int64_t i = 0; i < n_spans; i++)
         bytes += (double)(spans[i].bytes / 256 * 256);

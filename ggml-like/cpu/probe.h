@@ -21,8 +21,10 @@ typedef struct oct_probe_span {
 } oct_probe_span;
 
 /* Reads spans one after the other, each shared between the threads in contiguous parts, as decode
- * shares the panels of an expert. Bytes per second. */
-double oct_probe_read(oct_team *team, oct_isa isa, const oct_probe_span *spans, int64_t n_spans);
+ * shares the panels of an expert; every line is fetched `ahead` bytes before it is read. Bytes per
+ * second. Which distance is best depends on the machine: try some, and take the fastest. */
+double oct_probe_read(oct_team *team, oct_isa isa, size_t ahead, const oct_probe_span *spans,
+                      int64_t n_spans);
 
 typedef enum oct_probe_kind {
     OCT_PROBE_INT,  /* the integer instruction of a row's matrix products */
@@ -60,10 +62,10 @@ double oct_probe_barrier(oct_team *team, int64_t n);
 double oct_probe_wake(oct_team *team, int n);
 
 /* The loops, one set per kernel row. Reading returns the sum of all 64-bit words (modulo 2^64). */
-typedef uint64_t oct_probe_read_fn(const void *p, size_t bytes);
-#define OCT_PROBE_ROW(isa)                                       \
-    uint64_t oct_probe_read__##isa(const void *p, size_t bytes); \
-    uint64_t oct_probe_int__##isa(int64_t rounds);               \
+typedef uint64_t oct_probe_read_fn(const void *p, size_t bytes, size_t ahead);
+#define OCT_PROBE_ROW(isa)                                                     \
+    uint64_t oct_probe_read__##isa(const void *p, size_t bytes, size_t ahead); \
+    uint64_t oct_probe_int__##isa(int64_t rounds);                             \
     uint64_t oct_probe_f32__##isa(int64_t rounds);
 OCT_PROBE_ROW(ref)
 OCT_PROBE_ROW(avx2)
