@@ -49,10 +49,10 @@ static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t 
     case OCT_OP_ROUTE:
         return (size_t)n->w[0]->rows * sizeof(float);
     case OCT_OP_HEAD:
-        return oct_cpu_tiles_bytes() +
+        return oct_cpu_tiles_bytes(cpu) +
                (cpu->blas ? 64 * (size_t)n->table->cols * sizeof(float) : 0);
     default:
-        return oct_cpu_tiles_bytes();
+        return oct_cpu_tiles_bytes(cpu);
     }
 }
 

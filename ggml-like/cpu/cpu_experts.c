@@ -104,13 +104,36 @@ typedef struct wave {
     int64_t first, end;
 } wave;
 
-/* Shares a phase's tasks, n_tasks for every expert that has rows; groups are the wave's experts. */
-static void share_tasks(oct_cpu_run *c, const wave *w, int64_t n_tasks, oct_cpu_task_fn *fn)
+/* Runs of panels that an expert's rows are multiplied with: task i is panels first .. first + n - 1
+ * of unit i / per_unit of this domain. */
+typedef struct panel_run {
+    int64_t length, per_unit;
+} panel_run;
+
+static panel_run panel_run_of(const oct_cpu_run *c, const wave *w, int64_t e,
+                              const oct_q8_layout *l, int64_t n_units)
+{
+    int64_t n = oct_cpu_panel_run(c, l, n_units, w->t->first[e + 1] - w->t->first[e]);
+    return (panel_run){n, (l->n_panels + n - 1) / n};
+}
+
+/* Units of gate and up in this thread's domain. */
+static int64_t gate_up_units(const oct_cpu_run *c, const oct_q8_layout *l)
+{
+    return oct_cpu_first_slice(c, l, c->domain + 1) - oct_cpu_first_slice(c, l, c->domain);
+}
+
+/* Shares a phase's tasks, all panels of n_units units for every expert that has rows; groups are
+ * the wave's experts. */
+static void share_tasks(oct_cpu_run *c, const wave *w, const oct_q8_layout *l, int64_t n_units,
+                        oct_cpu_task_fn *fn)
 {
     oct_cpu_work groups[OCT_CPU_MAX_EXPERTS];
     for (int64_t e = w->first; e < w->end; e++) {
         int64_t rows = w->t->first[e + 1] - w->t->first[e];
-        groups[e - w->first] = (oct_cpu_work){rows > 0 ? n_tasks : 0, rows + ROW_COST};
+        panel_run run = panel_run_of(c, w, e, l, n_units);
+        groups[e - w->first] = (oct_cpu_work){rows > 0 ? n_units * run.per_unit : 0,
+                                              (rows + ROW_COST) * run.length};
     }
     oct_cpu_share(c, groups, w->end - w->first, fn, w);
 }
@@ -122,10 +145,11 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
     const oct_tensor *act = w->n->in[0], *weight = w->n->w[0];
     const oct_q8_layout *l = weight->q8;
     const unsigned char *x = oct_cpu_data(c, act);
-    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + task / l->n_panels;
-    int64_t panel = task % l->n_panels;
-    int64_t slice_ff = l->unit_out / 2, at = panel * (OCT_Q8_PANEL / 2);
-    int64_t n = slice_ff - at < OCT_Q8_PANEL / 2 ? slice_ff - at : OCT_Q8_PANEL / 2;
+    const panel_run run = panel_run_of(c, w, e, l, gate_up_units(c, l));
+    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + task / run.per_unit;
+    int64_t panel = task % run.per_unit * run.length;
+    int64_t n_panels = l->n_panels - panel < run.length ? l->n_panels - panel : run.length;
+    int64_t slice_ff = l->unit_out / 2;
     int64_t d_ff = w->n->w[1]->q8->n_in, wave_first = w->t->first[w->first];
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
@@ -133,20 +157,25 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
             w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = x + (size_t)(w->t->order[i + r] / w->n->n_used) * act->row_bytes;
-        const float *y = oct_cpu_panel(c, weight, &act->act, e, slice, panel, rows);
-        for (int64_t r = 0; r < rows; r++)
-            c->cpu->k->gelu_mul(y + r * OCT_Q8_PANEL, y + r * OCT_Q8_PANEL + OCT_Q8_PANEL / 2, n,
-                                w->t->h + (i + r - wave_first) * d_ff + slice * slice_ff + at);
+        const float *y = oct_cpu_panels(c, weight, &act->act, e, slice, panel, n_panels, rows);
+        for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_Q8_PANEL) {
+            int64_t at = (panel + j / rows) * (OCT_Q8_PANEL / 2), left = slice_ff - at;
+            c->cpu->k->gelu_mul(y, y + OCT_Q8_PANEL / 2,
+                                left < OCT_Q8_PANEL / 2 ? left : OCT_Q8_PANEL / 2,
+                                w->t->h + (i + j % rows - wave_first) * d_ff + slice * slice_ff +
+                                    at);
+        }
     }
 }
 
-static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t panel)
+static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t task)
 {
     const wave *w = job;
     int64_t e = w->first + group;
     const oct_tensor *weight = w->n->w[1], *out = w->n->out;
-    int64_t at = panel * OCT_Q8_PANEL;
-    int64_t n = out->cols - at < OCT_Q8_PANEL ? out->cols - at : OCT_Q8_PANEL;
+    const panel_run run = panel_run_of(c, w, e, weight->q8, 1);
+    int64_t panel = task * run.length, left = weight->q8->n_panels - panel;
+    int64_t n_panels = left < run.length ? left : run.length;
     const oct_act_layout act = down_act(w->n);
     float *slots = c->cpu->n_domains > 1 ? w->t->parts + c->domain * out->rows * out->cols
                                          : oct_cpu_data(c, out);
@@ -157,10 +186,12 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t pa
             w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = w->t->hq + (size_t)(i + r - wave_first) * act.bytes;
-        const float *y = oct_cpu_panel(c, weight, &act, e, 0, panel, rows);
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(slots + w->t->order[i + r] * out->cols + at, y + r * OCT_Q8_PANEL,
-                   (size_t)n * sizeof *y);
+        const float *y = oct_cpu_panels(c, weight, &act, e, 0, panel, n_panels, rows);
+        for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_Q8_PANEL) {
+            int64_t at = (panel + j / rows) * OCT_Q8_PANEL, n = out->cols - at;
+            memcpy(slots + w->t->order[i + j % rows] * out->cols + at, y,
+                   (size_t)(n < OCT_Q8_PANEL ? n : OCT_Q8_PANEL) * sizeof *y);
+        }
     }
 }
 
@@ -202,8 +233,6 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
     oct_team_barrier(c->cpu->team);
 
     int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
-    int64_t my_slices =
-        oct_cpu_first_slice(c, gate_up, c->domain + 1) - oct_cpu_first_slice(c, gate_up, c->domain);
     const oct_shard *shard = &c->cpu->shard;
     clear_other_slots(c, n, &t);
     for (int64_t e = shard->first_expert; e < shard->end_expert;) {
@@ -213,11 +242,11 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
         e = w.end;
         if (t.first[w.end] == t.first[w.first])
             continue;
-        share_tasks(c, &w, my_slices * gate_up->n_panels, gate_up_task);
+        share_tasks(c, &w, gate_up, gate_up_units(c, gate_up), gate_up_task);
         oct_team_barrier(c->cpu->team);
         quantise_rows(c, &w);
         oct_team_barrier(c->cpu->team);
-        share_tasks(c, &w, down->n_panels, down_task);
+        share_tasks(c, &w, down, 1, down_task);
     }
     if (c->cpu->n_domains > 1) {
         oct_team_barrier(c->cpu->team);

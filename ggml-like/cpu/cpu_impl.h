@@ -64,25 +64,33 @@ uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_q8_layout *l);
 void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
                   float *out);
 
-/* The thread's tiles: OCT_FOLD_LEVELS tiles of OCT_ROW_BLOCK rows of 64 floats, then row
- * pointers. */
+/* Panels of one task, out of n_units units of the matrix with so many rows each: as many as the row
+ * of kernels likes, but never so many that threads would want for tasks. A unit is taken in runs of
+ * this many panels, the last may be shorter. */
+int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_q8_layout *l, int64_t n_units,
+                          int64_t n_rows);
+
+/* The thread's tiles: OCT_FOLD_LEVELS tiles of OCT_ROW_BLOCK rows of 64 floats for each panel of a
+ * task, then row pointers. */
 typedef struct oct_cpu_tiles {
     float *y;
     const void **rows; /* [OCT_ROW_BLOCK] */
 } oct_cpu_tiles;
 oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c);
-size_t oct_cpu_tiles_bytes(void);
+size_t oct_cpu_tiles_bytes(const oct_cpu *cpu);
 
 void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t);
 float *oct_cpu_row(const oct_cpu_run *c, const oct_tensor *t, int64_t row); /* of an f32 tensor */
 /* Tokens of this run that t has rows for. */
 int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
 
-/* Panel times rows for one matrix: the domain's slices of an inputs-split matrix are folded (slice
- * is not used then). Returns the tile [n_rows][64], inside tiles.y. tiles.rows holds the
- * n_rows <= OCT_ROW_BLOCK activation rows. */
-float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
-                     int64_t expert, int64_t slice, int64_t panel, int64_t n_rows);
+/* Panels times rows for one matrix: the domain's slices of an inputs-split matrix are folded (slice
+ * is not used then). Returns the tiles [n_panels][n_rows][64], inside tiles.y. tiles.rows holds the
+ * n_rows <= OCT_ROW_BLOCK activation rows; n_panels is at most what oct_cpu_panel_run may
+ * return. */
+float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
+                      int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
+                      int64_t n_rows);
 
 void oct_cpu_experts(oct_cpu_run *c, const oct_node *n);
 size_t oct_cpu_experts_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows);

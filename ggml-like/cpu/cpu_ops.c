@@ -27,25 +27,40 @@ static void my_range(const oct_cpu_run *c, int64_t n, int64_t *first, int64_t *e
     oct_team_range(n, c->thread, c->n_threads, first, end);
 }
 
-size_t oct_cpu_tiles_bytes(void)
+int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_q8_layout *l, int64_t n_units,
+                          int64_t n_rows)
 {
-    return OCT_ROW_BLOCK * (OCT_FOLD_LEVELS * OCT_Q8_PANEL * sizeof(float) + sizeof(void *));
+    enum { MANY_ROWS = 16, TASKS_PER_THREAD = 4 };
+    int64_t enough = n_units * l->n_panels / (TASKS_PER_THREAD * c->domain_threads);
+    int64_t run = n_rows < MANY_ROWS ? 1 : c->cpu->k->panels;
+    run = run < enough ? run : enough;
+    return run > 1 ? run : 1;
+}
+
+static size_t tile_floats(const oct_cpu *cpu)
+{
+    return (size_t)(OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_Q8_PANEL * cpu->k->panels);
+}
+
+size_t oct_cpu_tiles_bytes(const oct_cpu *cpu)
+{
+    return tile_floats(cpu) * sizeof(float) + OCT_ROW_BLOCK * sizeof(void *);
 }
 
 oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c)
 {
     float *y = (float *)(void *)c->scratch;
-    return (oct_cpu_tiles){
-        y, (const void **)(void *)(y + OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_Q8_PANEL)};
+    return (oct_cpu_tiles){y, (const void **)(void *)(y + tile_floats(c->cpu))};
 }
 
-float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
-                     int64_t expert, int64_t slice, int64_t panel, int64_t n_rows)
+float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
+                      int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
+                      int64_t n_rows)
 {
     const oct_q8_layout *l = w->q8;
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {
-        .w = l, .n_panels = 1, .act = act, .rows = tiles.rows, .n_rows = n_rows};
+        .w = l, .n_panels = n_panels, .act = act, .rows = tiles.rows, .n_rows = n_rows};
     const unsigned char *data = (const unsigned char *)w->data + (size_t)panel * l->panel_bytes;
     const uint16_t *scales = w->scales + panel * l->unit_groups * OCT_Q8_PANEL;
     if (l->split == OCT_SPLIT_OUT) {
@@ -56,7 +71,7 @@ float *oct_cpu_panel(const oct_cpu_run *c, const oct_tensor *w, const oct_act_la
         return tiles.y;
     }
     oct_fold fold;
-    oct_fold_begin(&fold, tiles.y, n_rows * OCT_Q8_PANEL, c->cpu->k->add);
+    oct_fold_begin(&fold, tiles.y, n_panels * n_rows * OCT_Q8_PANEL, c->cpu->k->add);
     int64_t end = oct_cpu_first_slice(c, l, c->domain + 1);
     for (int64_t s = oct_cpu_first_slice(c, l, c->domain); s < end; s++) {
         a.panel = data + oct_q8_unit_offset(l, expert, s);
@@ -125,36 +140,41 @@ static void op_quantise(oct_cpu_run *c, const oct_node *n)
 typedef struct linear_job {
     const oct_node *n;
     int64_t n_rows;
+    int64_t run;    /* panels of a task */
     float *parts;   /* several domains and inputs split: see oct_cpu_join; else the output */
     int64_t stride; /* from one domain's part to the next; else 0 */
 } linear_job;
 
-/* One panel. Outputs split: group is a slice of the domain. */
-static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t panel)
+/* A run of panels. Outputs split: group is a slice of the domain. */
+static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t task)
 {
     const linear_job *j = job;
     const oct_tensor *act = j->n->in[0], *w = j->n->w[0];
     const oct_q8_layout *l = w->q8;
     const unsigned char *x = oct_cpu_data(c, act);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
-    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + group, at = panel * OCT_Q8_PANEL;
-    int64_t valid = l->unit_out - at < OCT_Q8_PANEL ? l->unit_out - at : OCT_Q8_PANEL;
+    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + group, panel = task * j->run;
+    int64_t n_panels = l->n_panels - panel < j->run ? l->n_panels - panel : j->run;
+    int64_t at = panel * OCT_Q8_PANEL;
     float *out = j->parts + c->domain * j->stride + at +
                  (l->split == OCT_SPLIT_OUT ? slice * l->unit_out : 0);
     for (int64_t r0 = 0; r0 < j->n_rows; r0 += OCT_ROW_BLOCK) {
         int64_t rows = j->n_rows - r0 < OCT_ROW_BLOCK ? j->n_rows - r0 : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = x + (size_t)(r0 + r) * act->row_bytes;
-        const float *y = oct_cpu_panel(c, w, &act->act, 0, slice, panel, rows);
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(out + (r0 + r) * l->n_out, y + r * OCT_Q8_PANEL, (size_t)valid * sizeof *y);
+        const float *y = oct_cpu_panels(c, w, &act->act, 0, slice, panel, n_panels, rows);
+        for (int64_t i = 0; i < n_panels * rows; i++) {
+            int64_t first = i / rows * OCT_Q8_PANEL, left = l->unit_out - at - first;
+            memcpy(out + (r0 + i % rows) * l->n_out + first, y + i * OCT_Q8_PANEL,
+                   (size_t)(left < OCT_Q8_PANEL ? left : OCT_Q8_PANEL) * sizeof *y);
+        }
     }
 }
 
 static void op_linear(oct_cpu_run *c, const oct_node *n)
 {
     const oct_q8_layout *l = n->w[0]->q8;
-    linear_job j = {n, oct_cpu_rows(c, n->in[0]), oct_cpu_data(c, n->out), 0};
+    linear_job j = {.n = n, .n_rows = oct_cpu_rows(c, n->in[0]), .parts = oct_cpu_data(c, n->out)};
     bool join = l->split == OCT_SPLIT_IN && c->cpu->n_domains > 1;
     if (join) {
         j.parts = (float *)(void *)(c->plan->buffer + n->temp_offset);
@@ -164,8 +184,9 @@ static void op_linear(oct_cpu_run *c, const oct_node *n)
     int64_t n_groups = l->split == OCT_SPLIT_OUT ? oct_cpu_first_slice(c, l, c->domain + 1) -
                                                        oct_cpu_first_slice(c, l, c->domain)
                                                  : 1;
+    j.run = oct_cpu_panel_run(c, l, n_groups, j.n_rows);
     for (int64_t g = 0; g < n_groups; g++)
-        groups[g] = (oct_cpu_work){j.n_rows > 0 ? l->n_panels : 0, 1};
+        groups[g] = (oct_cpu_work){j.n_rows > 0 ? (l->n_panels + j.run - 1) / j.run : 0, 1};
     oct_cpu_share(c, groups, n_groups, linear_task, &j);
     if (join) {
         oct_team_barrier(c->cpu->team);
@@ -224,7 +245,7 @@ enum { HEAD_ROWS = 64 /* rows of the table that one task takes */ };
 static void head_blas(const oct_cpu_run *c, const oct_node *n, int64_t v, int64_t count, float *y)
 {
     int64_t d = n->table->cols;
-    float *w = (float *)(void *)(c->scratch + oct_cpu_tiles_bytes());
+    float *w = (float *)(void *)(c->scratch + oct_cpu_tiles_bytes(c->cpu));
     const uint16_t *rows = table_row(n->table, v);
     for (int64_t i = 0; i < count * d; i++)
         w[i] = oct_f32_of_bf16(rows[i]);

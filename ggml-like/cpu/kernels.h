@@ -124,6 +124,7 @@ typedef int64_t oct_k_kv_store_fn(const float *x, int64_t n, oct_kv_type type, v
 typedef struct oct_kernels {
     oct_isa isa;
     const char *name; /* "ref", "avx2", "avx512", "amx" */
+    int panels;       /* of a call of linear, at its best, where rows are many */
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;

@@ -1,0 +1,198 @@
+/* test_panels.c: tasks that take several panels give the bits of tasks that take one, for products
+ * with outputs split and inputs split and for experts, with odd numbers of panels, channels, rows,
+ * threads and NUMA domains. How many panels a task takes is a property of the row of kernels; here
+ * it is set in a copy of a row. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cpu_impl.h"
+#include "rig.h"
+
+enum { TOKENS = 137, IN = 72, MID = 2000, OUT = 1500, FF = 1600, SLICES = 2 };
+
+static rig_rng rng;
+
+/* A packed matrix of random bytes: what channels and inputs it has not got hold is nobody's
+ * business. */
+typedef struct matrix {
+    oct_q8_layout l;
+    oct_tensor t;
+} matrix;
+
+static void matrix_make(matrix *m, const char *name, const oct_q8_layout *l)
+{
+    m->l = *l;
+    assert_null(oct_q8_layout_init(&m->l));
+    size_t units = (size_t)(m->l.n_experts * m->l.n_slices);
+    uint8_t *data = aligned_alloc(4096, units * m->l.unit_stride);
+    uint16_t *scales = aligned_alloc(4096, units * m->l.scale_stride);
+    assert_true(data && scales);
+    for (size_t i = 0; i < units * m->l.unit_stride; i++)
+        data[i] = (uint8_t)rig_int(&rng, 0, 255);
+    for (size_t i = 0; i < units * m->l.scale_stride / 2; i++)
+        scales[i] = (uint16_t)rig_int(&rng, 0x3a00, 0x3c00);
+    m->t = (oct_tensor){.name = name, .dtype = OCT_Q8, .q8 = &m->l, .data = data, .scales = scales};
+}
+
+static void matrix_free(matrix *m)
+{
+    free((void *)(uintptr_t)m->t.data);
+    free((void *)(uintptr_t)m->t.scales);
+}
+
+static matrix out_split, in_split, gate_up, down;
+static oct_table table;
+
+static void weights_make(void)
+{
+    matrix_make(&out_split, "outputs",
+                &(oct_q8_layout){.n_experts = 1,
+                                 .n_slices = SLICES,
+                                 .n_in = IN,
+                                 .n_groups = 1,
+                                 .part_out = {MID},
+                                 .n_parts = 1,
+                                 .split = OCT_SPLIT_OUT});
+    matrix_make(&in_split, "inputs",
+                &(oct_q8_layout){.n_experts = 1,
+                                 .n_slices = SLICES,
+                                 .n_in = MID,
+                                 .n_groups = 2,
+                                 .part_out = {OUT},
+                                 .n_parts = 1,
+                                 .split = OCT_SPLIT_IN});
+    matrix_make(&gate_up, "gate and up",
+                &(oct_q8_layout){.n_experts = 1,
+                                 .n_slices = SLICES,
+                                 .n_in = OUT,
+                                 .n_groups = 1,
+                                 .part_out = {FF, FF},
+                                 .n_parts = 2,
+                                 .interleave = true,
+                                 .split = OCT_SPLIT_OUT});
+    matrix_make(&down, "down",
+                &(oct_q8_layout){.n_experts = 1,
+                                 .n_slices = SLICES,
+                                 .n_in = FF,
+                                 .n_groups = 4,
+                                 .part_out = {OUT},
+                                 .n_parts = 1,
+                                 .split = OCT_SPLIT_IN});
+    uint16_t *rows = malloc(TOKENS * IN * sizeof *rows);
+    assert_non_null(rows);
+    for (int i = 0; i < TOKENS * IN; i++)
+        rows[i] = (uint16_t)(rig_int(&rng, 0x3e00, 0x4000) | rig_int(&rng, 0, 1) << 15);
+    table = (oct_table){rows, TOKENS, TOKENS, TOKENS, IN};
+}
+
+static void weights_free(void)
+{
+    matrix_free(&out_split);
+    matrix_free(&in_split);
+    matrix_free(&gate_up);
+    matrix_free(&down);
+    free((void *)(uintptr_t)table.data);
+}
+
+/* The experts' outputs [n_rows][OUT], to be freed. */
+static float *evaluate(const oct_kernels *k, const char *machine, int n_threads, int64_t n_rows)
+{
+    oct_error err = {0};
+    oct_topology topology;
+    oct_backend *b;
+    assert_int_equal(oct_topology_load(machine, &topology, &err), OCT_OK);
+    oct_cpu_config config = {.isa = k->isa,
+                             .n_threads = n_threads,
+                             .topology = &topology,
+                             .n_domains = oct_cpu_domains(&topology, n_threads, SLICES)};
+    assert_null(oct_shard_make(OCT_SHARD_SLICE, 0, 1, SLICES, 1, &config.shard));
+    assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
+    oct_topology_free(&topology);
+    ((oct_cpu *)(void *)b)->k = k;
+
+    oct_graph g;
+    oct_graph_init(&g, TOKENS);
+    oct_tensor *x = oct_graph_embed(&g, &table, 1.0f);
+    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &out_split.l), &out_split.t);
+    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &in_split.l), &in_split.t);
+    x = oct_graph_experts(&g, oct_graph_quantise(&g, x, &gate_up.l), NULL, 1, &gate_up.t, &down.t);
+    oct_plan p;
+    assert_int_equal(oct_plan_make(&g, b, &p, &err), OCT_OK);
+    assert_int_equal(oct_plan_alloc(&p, b, &err), OCT_OK);
+    int32_t token[TOKENS], zero[TOKENS] = {0};
+    for (int i = 0; i < TOKENS; i++)
+        token[i] = (i * 31 + 5) % TOKENS;
+    oct_run run = {
+        .n_rows = n_rows, .token = token, .seq = zero, .pos = zero, .comm = oct_comm_local()};
+    assert_int_equal(b->run(b, &p, 0, g.n_nodes, &run, &err), OCT_OK);
+    float *out = malloc((size_t)n_rows * OUT * sizeof *out);
+    assert_non_null(out);
+    memcpy(out, p.buffer + x->offset, (size_t)n_rows * OUT * sizeof *out);
+    oct_plan_free(&p, b);
+    oct_graph_free(&g);
+    b->free(b);
+    return out;
+}
+
+static void several_panels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *machine;
+        int n_threads;
+        int64_t n_rows;
+    } cases[] = {{NULL, 1, TOKENS}, {NULL, 2, 40}, {NULL, 1, 15}, {"numa:2 core:1 pu:1", 2, 33}};
+    weights_make();
+    oct_kernels k = oct_kernel_rows[oct_isa_detect()];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        k.panels = 1;
+        float *one = evaluate(&k, cases[i].machine, cases[i].n_threads, cases[i].n_rows);
+        assert_true(one[0] == one[0] && one[0] != 0.0f);
+        for (k.panels = 2; k.panels <= 5; k.panels++) {
+            float *several = evaluate(&k, cases[i].machine, cases[i].n_threads, cases[i].n_rows);
+            int64_t at = rig_differs(one, several, cases[i].n_rows * OUT);
+            if (at >= 0)
+                fail_msg("case %d, %d panels: row %d, output %d: %.9g, expected %.9g", (int)i,
+                         k.panels, (int)(at / OUT), (int)(at % OUT), (double)several[at],
+                         (double)one[at]);
+            free(several);
+        }
+        free(one);
+    }
+    weights_free();
+}
+
+/* Runs are as long as the row of kernels likes, if there are many rows and enough panels. */
+static void run_lengths(void **state)
+{
+    (void)state;
+    oct_kernels k = {.panels = 4};
+    oct_cpu cpu = {.k = &k};
+    oct_cpu_run c = {.cpu = &cpu, .domain_threads = 2};
+    oct_q8_layout l = {.n_panels = 96};
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 128), 4);
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 15), 1);
+    c.domain_threads = 8;
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 128), 3);
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 8, 128), 4);
+    c.domain_threads = 56;
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 128), 1);
+    k.panels = 1;
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 8, 128), 1);
+}
+
+int main(void)
+{
+    rng.state = rig_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(several_panels),
+        cmocka_unit_test(run_lengths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
