@@ -127,6 +127,8 @@ typedef struct order {
 static oct_status give_order(oct_session *s, int64_t what, int64_t a, int64_t b, oct_error *err)
 {
     order o = {what, a, b};
+    if (s->comm->broken)
+        return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
     return s->comm->size > 1 ? s->comm->broadcast(s->comm, &o, sizeof o, err) : OCT_OK;
 }
 

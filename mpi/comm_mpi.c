@@ -65,17 +65,18 @@ static oct_status failed(mpi_comm *m, oct_error *err, const char *what, int code
 
 static oct_status too_late(mpi_comm *m, int n, const char *what, double deadline, oct_error *err)
 {
-    int first = -1, open = 0;
+    int first = -1;
+    char host[64] = "";
     for (int i = 0; i < n; i++) {
         int done = 0;
-        if (MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-            first = first < 0 ? m->peer[i] : first;
-            open++;
-        }
+        if (MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+            !done && first < 0)
+            first = m->peer[i];
     }
+    gethostname(host, sizeof host - 1);
     m->base.broken = true;
-    return oct_fail(err, OCT_ERR_COMM, "MPI: %s: rank %d has no answer from rank %d for %.0f s%s", what,
-                    m->base.rank, first, deadline,
+    return oct_fail(err, OCT_ERR_COMM, "MPI: %s: rank %d on %s has no answer from rank %d for %.0f s%s",
+                    what, m->base.rank, host, first, deadline,
                     deadline < EXCHANGE_DEADLINE
                         ? "; if hosts have networks that the others cannot reach (docker0, virbr0), "
                           "name the right one: mpirun --mca btl_tcp_if_include NET --mca "

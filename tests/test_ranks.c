@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "model_impl.h"
 #include "npy.h"
 #include "shard.h"
 #include "thread_ranks.h"
@@ -83,6 +84,36 @@ static void test_domains(void **state)
     oct_model_close(m);
 }
 
+/* The last rank's model has another router in one layer: all ranks find it, none goes on. */
+static void test_routers(void **state)
+{
+    (void)state;
+    enum { RANKS = 4, LAYER = 3 };
+    static const int32_t tokens[12] = {5, 9, 200, 31, 4, 4, 77, 8, 90, 3, 6, 100};
+    oct_error err = {0};
+    oct_model *m, *other;
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &other, &err), OCT_OK);
+    oct_tensor *router = &other->layers[LAYER].router;
+    const float *right = router->data;
+    float *wrong = malloc((size_t)(router->rows * router->cols) * sizeof *wrong);
+    for (int64_t i = 0; i < router->rows * router->cols; i++)
+        wrong[i] = -right[i];
+    router->data = wrong;
+    oct_model *models[RANKS] = {m, m, m, other};
+    job j = {.model = m, .parts = models, .params = {.n_threads = 1}, .tokens = tokens, .B = 1,
+             .T = 12, .n_ranks = RANKS};
+    run_ranks(&j);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(j.status[r], OCT_ERR_COMM);
+        assert_string_equal(j.error[r].text, "layer 3: rank 3 chose other experts than rank 0");
+    }
+    free(j.logits);
+    free(wrong);
+    oct_model_close(other);
+    oct_model_close(m);
+}
+
 /* The parts of all ranks are the whole, once. */
 static void test_shards(void **state)
 {
@@ -116,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_domains),
+        cmocka_unit_test(test_routers),
         cmocka_unit_test(test_models),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -154,8 +154,8 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-/* The logits of all tokens; the caller frees them. */
-static inline float *run_job(job *j)
+/* Fills logits (the caller frees them) and how each rank ended. */
+static inline void run_ranks(job *j)
 {
     pthread_t thread[MAX_RANKS];
     rank_arg arg[MAX_RANKS];
@@ -169,6 +169,12 @@ static inline float *run_job(job *j)
     for (int r = 0; r < j->n_ranks; r++)
         pthread_join(thread[r], NULL);
     pthread_barrier_destroy(&j->hub.barrier);
+}
+
+/* The logits of all tokens, of ranks that all end well; the caller frees them. */
+static inline float *run_job(job *j)
+{
+    run_ranks(j);
     for (int r = 0; r < j->n_ranks; r++)
         if (j->status[r] != OCT_OK)
             fail_msg("rank %d: %s", r, j->error[r].text);
