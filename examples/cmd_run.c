@@ -277,7 +277,9 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
             oct_cli_bytes(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
     print_work("prompt", &g->prompt, false);
     print_work("text", &g->text, true);
-    if (oct_session_estimate(g->model, p, &need, NULL) == OCT_OK)
+    oct_session_params chosen = *p;
+    chosen.shard = oct_ranks_layout(p->shard);
+    if (oct_session_estimate(g->model, &chosen, &need, NULL) == OCT_OK)
         fprintf(stderr, "%-9s %d (%s), %s kernels\n", "threads", need.n_threads, need.threads_why,
                 need.isa);
     oct_ranks_print(g->model, g->session);

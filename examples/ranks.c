@@ -19,7 +19,7 @@ enum { ORDER_OPEN = 1, ORDER_END };
 /* What rank 0 tells the others to open. */
 typedef struct open_order {
     int64_t what;
-    bool choose; /* --shard auto */
+    bool choose;               /* --shard auto */
     oct_session_params params; /* pointers are not used */
     char path[PATH_MAX];
 } open_order;
@@ -100,7 +100,8 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, oct_sha
         expert.shard = OCT_SHARD_BY_EXPERT;
         double slices = oct_rank_predict(i, job->size, OCT_SHARD_BY_SLICE, &pace);
         double experts = oct_rank_predict(i, job->size, OCT_SHARD_BY_EXPERT, &pace);
-        bool possible = i->n_experts > 1 && oct_session_estimate(m, &expert, &need, &ignored) == OCT_OK;
+        bool possible =
+            i->n_experts > 1 && oct_session_estimate(m, &expert, &need, &ignored) == OCT_OK;
         chosen = possible && experts < slices ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
         fprintf(stderr,
                 "ranks by %s: experts predicted at %.3g ms per token by slice, %.3g by expert "
@@ -233,9 +234,8 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
         OCT_TRY(place_weights(options, m, p, err));
         return oct_session_new(m, p, s, err);
     }
-    open_order o = {.what = ORDER_OPEN,
-                    .choose = options->shard == OCT_CLI_SHARD_AUTO,
-                    .params = *p};
+    open_order o = {
+        .what = ORDER_OPEN, .choose = options->shard == OCT_CLI_SHARD_AUTO, .params = *p};
     OCT_TRY(absolute(options->model, o.path, err));
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};
@@ -301,6 +301,11 @@ int oct_ranks_start(void)
         return -1;
     }
     return job->rank == 0 ? -1 : serve();
+}
+
+oct_shard_by oct_ranks_layout(oct_shard_by by)
+{
+    return job ? layout : by;
 }
 
 void oct_ranks_print(const oct_model *m, const oct_session *s)

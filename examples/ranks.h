@@ -25,6 +25,9 @@ OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_mo
                                                 const oct_session_params *p, oct_session **s,
                                                 oct_error *err);
 
+/* The layout of the last session; by if there is one process. */
+oct_shard_by oct_ranks_layout(oct_shard_by by);
+
 /* Rank 0: where the time of the last session went, on stderr; nothing if there is one process. */
 void oct_ranks_print(const oct_model *m, const oct_session *s);
 

@@ -136,11 +136,11 @@ static void warn_of_binding(const oct_rank_report *r, int n)
     if (bound > 1)
         snprintf(more, sizeof more, " and %d more", bound - 1);
     if (bound > 0)
-        oct_cli_warning("rank %d on %s%s: bound to %d CPU%s, of %d that are there, for %d thread%s: "
-                        "SLOW; mpirun --bind-to none, or --map-by slot:PE=n, gives more",
-                        first, r[first].host, more, r[first].n_cpus, r[first].n_cpus == 1 ? "" : "s",
-                        r[first].n_cpus_parent, r[first].n_threads,
-                        r[first].n_threads == 1 ? "" : "s");
+        oct_cli_warning(
+            "rank %d on %s%s: bound to %d CPU%s, of %d that are there, for %d thread%s: "
+            "SLOW; mpirun --bind-to none, or --map-by slot:PE=n, gives more",
+            first, r[first].host, more, r[first].n_cpus, r[first].n_cpus == 1 ? "" : "s",
+            r[first].n_cpus_parent, r[first].n_threads, r[first].n_threads == 1 ? "" : "s");
 }
 
 int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
@@ -154,10 +154,11 @@ int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
     *isa = r[lowest].isa;
     if (print && problems == 0) {
         if (r[highest].isa != r[lowest].isa)
-            oct_cli_warning("all ranks use the %s kernels: rank %d on %s has no better ones (rank %d "
-                            "on %s has %s)",
-                            oct_kernel_rows[*isa].name, lowest, r[lowest].host, highest,
-                            r[highest].host, oct_kernel_rows[r[highest].isa].name);
+            oct_cli_warning(
+                "all ranks use the %s kernels: rank %d on %s has no better ones (rank %d "
+                "on %s has %s)",
+                oct_kernel_rows[*isa].name, lowest, r[lowest].host, highest, r[highest].host,
+                oct_kernel_rows[r[highest].isa].name);
         warn_of_binding(r, n);
     }
     return problems;

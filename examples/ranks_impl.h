@@ -38,8 +38,8 @@ OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_t
 double oct_rank_predict(const oct_model_info *i, int n_ranks, oct_shard_by by,
                         const oct_rank_pace *pace);
 
-/* Where the time of a session went, two lines on stderr. since: of the communicator when the session
- * was made. */
+/* Where the time of a session went, two lines on stderr. since: of the communicator when the
+ * session was made. */
 void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_model_info *i,
                     oct_shard_by by, const oct_rank_pace *pace, const oct_session_stats *st);
 

@@ -46,7 +46,8 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_ran
     float *room = aligned_alloc(64, READ_BYTES);
     double *all = malloc((size_t)c->size * sizeof *all);
     double brief = 0, lengthy = 0, read = 0;
-    oct_status status = room && all ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory to measure");
+    oct_status status =
+        room && all ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory to measure");
     for (size_t i = 0; status == OCT_OK && i < READ_BYTES / sizeof *room; i++)
         room[i] = 1e-3f;
     if (status == OCT_OK)
@@ -86,8 +87,8 @@ double oct_rank_predict(const oct_model_info *i, int n_ranks, oct_shard_by by,
     bool whole = by == OCT_SHARD_BY_EXPERT && i->n_experts > 1;
     double bytes = whole ? busiest(i, n_ranks) * expert : used * expert / n_ranks;
     double vectors = whole && used <= 2 ? 1 : used;
-    return (double)i->n_layers * (bytes / pace->read + pace->latency +
-                                  vectors * (double)i->d_model * pace->per_float);
+    return (double)i->n_layers *
+           (bytes / pace->read + pace->latency + vectors * (double)i->d_model * pace->per_float);
 }
 
 /* Which part of the tokens' experts each rank computed. */
@@ -106,8 +107,8 @@ static void print_load(const oct_comm *c, const oct_model_info *i, const oct_ses
             break;
         for (int64_t e = s.first_expert; e < s.end_expert; e++)
             mine += st->expert_rows[e];
-        fprintf(stderr, "%s %.1f %%", r ? "," : " load of ranks 0, 1, ...:",
-                100 * (double)mine / (double)total);
+        fprintf(stderr, "%s %.1f %%",
+                r ? "," : " load of ranks 0, 1, ...:", 100 * (double)mine / (double)total);
     }
     fputc('\n', stderr);
 }

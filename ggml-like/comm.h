@@ -1,5 +1,5 @@
-/* comm.h: what ranks need from each other. One process is rank 0 of 1; mpi/ provides more. The model
- * and the graph know this interface only. */
+/* comm.h: what ranks need from each other. One process is rank 0 of 1; mpi/ provides more. The
+ * model and the graph know this interface only. */
 #ifndef OCT_COMM_H
 #define OCT_COMM_H
 
@@ -13,10 +13,10 @@
 /* Counted by the communicator for its own rank; to be read between operations. */
 typedef struct oct_comm_stats {
     int64_t folds, gathers, broadcasts;
-    int64_t rounds;      /* of messages: in each every rank sends and receives once */
+    int64_t rounds; /* of messages: in each every rank sends and receives once */
     uint64_t bytes_sent;
-    int64_t floats;      /* folded */
-    double seconds;      /* inside fold and gather, with the wait for the slowest rank */
+    int64_t floats; /* folded */
+    double seconds; /* inside fold and gather, with the wait for the slowest rank */
 } oct_comm_stats;
 
 typedef struct oct_comm oct_comm;
@@ -25,7 +25,7 @@ struct oct_comm {
     /* x[n] of every rank is replaced by the sum over the ranks, formed as the fixed binary tree of
      * oct_fold (ranks in the place of slices): the same bits on all. */
     oct_status (*fold)(oct_comm *c, float *x, int64_t n, oct_error *err);
-    /* data[bytes] of rank 0 reaches all. The others may wait for long: they must not burn a core. */
+    /* data[bytes] of rank 0 reaches all. The others may wait for long, without burning a core. */
     oct_status (*broadcast)(oct_comm *c, void *data, size_t bytes, oct_error *err);
     /* all[size * bytes] = mine[bytes] of every rank, in rank order. */
     oct_status (*gather)(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err);
@@ -34,8 +34,8 @@ struct oct_comm {
     /* The ranks cannot go on together. Set by an operation that failed, or by the user. */
     bool broken;
     oct_comm_stats stats;
-    /* The layer that this rank computes, -1 outside layers: for messages of the other ranks. Written
-     * while a graph runs; kept up to date only if size > 1. */
+    /* The layer that this rank computes, -1 outside layers: for messages of the other ranks.
+     * Written while a graph runs; kept up to date only if size > 1. */
     _Atomic int64_t layer;
 };
 

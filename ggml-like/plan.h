@@ -34,7 +34,7 @@ typedef struct oct_run {
     uint64_t kv_read;           /* added to: keys and values */
     /* What the routers chose; both NULL: not wanted. */
     uint64_t *expert_rows; /* [E] added to: rows sent to each expert, over all layers */
-    uint64_t *route_hash;  /* [layers] changed by the choices of each layer's router, in row order */
+    uint64_t *route_hash;  /* [layers] changed by the choices of each layer's router */
 } oct_run;
 
 /* A backend owns memory and computes nodes. One thread of the caller at a time. */

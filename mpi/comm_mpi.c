@@ -75,13 +75,14 @@ static oct_status too_late(mpi_comm *m, int n, const char *what, double deadline
     }
     gethostname(host, sizeof host - 1);
     m->base.broken = true;
-    return oct_fail(err, OCT_ERR_COMM, "MPI: %s: rank %d on %s has no answer from rank %d for %.0f s%s",
-                    what, m->base.rank, host, first, deadline,
-                    deadline < EXCHANGE_DEADLINE
-                        ? "; if hosts have networks that the others cannot reach (docker0, virbr0), "
-                          "name the right one: mpirun --mca btl_tcp_if_include NET --mca "
-                          "oob_tcp_if_include NET, NET like eth0 or 10.0.0.0/24"
-                        : "");
+    return oct_fail(
+        err, OCT_ERR_COMM, "MPI: %s: rank %d on %s has no answer from rank %d for %.0f s%s", what,
+        m->base.rank, host, first, deadline,
+        deadline < EXCHANGE_DEADLINE
+            ? "; if hosts have networks that the others cannot reach (docker0, virbr0), "
+              "name the right one: mpirun --mca btl_tcp_if_include NET --mca "
+              "oob_tcp_if_include NET, NET like eth0 or 10.0.0.0/24"
+            : "");
 }
 
 /* The first n requests. Who waits for long gives up the core: first now and then, later mostly. */
@@ -119,8 +120,9 @@ static oct_status exchange(mpi_comm *m, MPI_Comm comm, int tag, const char *what
         return oct_fail(err, OCT_ERR_COMM, "MPI: %s: an earlier operation has failed", what);
     for (int r = 0; r < size; r++)
         if (m->messages[r].n_in > INT_MAX || m->messages[r].n_out > INT_MAX)
-            return oct_fail(err, OCT_ERR_ARG, "MPI: %s of %zu bytes, expected less than 2^31 per rank",
-                            what, m->messages[r].n_out);
+            return oct_fail(err, OCT_ERR_ARG,
+                            "MPI: %s of %zu bytes, expected less than 2^31 per rank", what,
+                            m->messages[r].n_out);
     for (int i = 1; i < size && code == MPI_SUCCESS; i++) {
         int r = (m->base.rank + size - i) % size;
         const message *g = &m->messages[r];
@@ -186,8 +188,10 @@ static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     size_t mine = part_bytes(n, rank, size);
     OCT_TRY(make_room(m, n / size + 1, err));
     for (int r = 0; r < size; r++)
-        m->messages[r] = (message){.in = m->parts + r * m->room, .n_in = mine, /* my part, from r */
-                                   .out = x + part_at(n, r, size), .n_out = part_bytes(n, r, size)};
+        m->messages[r] = (message){.in = m->parts + r * m->room,
+                                   .n_in = mine, /* my part, from r */
+                                   .out = x + part_at(n, r, size),
+                                   .n_out = part_bytes(n, r, size)};
     float *sum = x + part_at(n, rank, size);
     m->messages[rank].in = sum; /* my own is added where it lies */
     OCT_TRY(exchange(m, m->comm, TAG_PARTIAL, "fold", EXCHANGE_DEADLINE, err));
@@ -195,8 +199,10 @@ static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     if (rank != 0)
         memcpy(sum, m->parts, mine);
     for (int r = 0; r < size; r++)
-        m->messages[r] = (message){.in = x + part_at(n, r, size), .n_in = part_bytes(n, r, size),
-                                   .out = sum, .n_out = mine};
+        m->messages[r] = (message){.in = x + part_at(n, r, size),
+                                   .n_in = part_bytes(n, r, size),
+                                   .out = sum,
+                                   .n_out = mine};
     OCT_TRY(exchange(m, m->comm, TAG_SUM, "fold", EXCHANGE_DEADLINE, err));
     c->stats.folds++;
     c->stats.floats += n;
@@ -210,8 +216,8 @@ static oct_status gather_over(mpi_comm *m, MPI_Comm comm, int tag, const void *m
                               void *all, double deadline, oct_error *err)
 {
     for (int r = 0; r < m->base.size; r++)
-        m->messages[r] = (message){.in = (char *)all + (size_t)r * bytes, .n_in = bytes, .out = mine,
-                                   .n_out = bytes};
+        m->messages[r] = (message){
+            .in = (char *)all + (size_t)r * bytes, .n_in = bytes, .out = mine, .n_out = bytes};
     memmove((char *)all + (size_t)m->base.rank * bytes, mine, bytes);
     return exchange(m, comm, tag, tag == TAG_HELLO ? "start-up" : "gather", deadline, err);
 }
@@ -296,7 +302,8 @@ static oct_status meet(mpi_comm *m, oct_error *err)
                             ? oct_watch_new(m->base.rank, m->base.size, &m->watch, &mine, err)
                             : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
     if (status == OCT_OK)
-        status = gather_over(m, MPI_COMM_WORLD, TAG_HELLO, &mine, sizeof mine, all, HELLO_DEADLINE, err);
+        status =
+            gather_over(m, MPI_COMM_WORLD, TAG_HELLO, &mine, sizeof mine, all, HELLO_DEADLINE, err);
     if (status == OCT_OK) {
         int code = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
         status = code == MPI_SUCCESS ? OCT_OK : failed(m, err, "communicator", code);
@@ -315,8 +322,9 @@ oct_status oct_comm_mpi_open(oct_comm_mpi_say *say, void *ctx, oct_comm **out, o
     mpi_comm *m = calloc(1, sizeof *m);
     if (!m)
         return oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
-    /* On one host Open MPI sends up to so many bytes at once; by default (4096) a vector's part takes
-     * two more messages, which more than doubles the time of a fold. The user's choice goes first. */
+    /* On one host Open MPI sends up to so many bytes at once; by default (4096) a vector's part
+     * takes two more messages, which more than doubles the time of a fold. The user's choice goes
+     * first. */
     setenv("OMPI_MCA_btl_vader_eager_limit", "32768", 0);
     code = MPI_Initialized(&ready);
     if (code == MPI_SUCCESS && !ready)

@@ -21,8 +21,8 @@
 static const double BEAT_SECONDS = 0.2;
 static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */
 static const double UNHEARD_SECONDS = 10; /* after which a rank that was never heard is told of */
-static const double STALL_SECONDS = 2;    /* this thread did not run: nothing can be said of others */
-static const double QUIET_SECONDS = 3;   /* after such a stall */
+static const double STALL_SECONDS = 2; /* this thread did not run: nothing can be said of others */
+static const double QUIET_SECONDS = 3; /* after such a stall */
 enum { REFUSALS = 2, LAST_SECONDS = 3 };
 
 typedef struct beat {
@@ -82,7 +82,8 @@ static void own_addresses(oct_watch_address *a)
     freeifaddrs(list);
 }
 
-oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address *mine, oct_error *err)
+oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address *mine,
+                         oct_error *err)
 {
     oct_watch *w = *out = calloc(1, sizeof *w);
     memset(mine, 0, sizeof *mine);
@@ -132,8 +133,11 @@ static void send_beats(oct_watch *w)
         if (p->heard)
             send_to(w, p, p->at, leaving);
         for (int i = 0; i < p->address.n_ip && !p->heard; i++)
-            send_to(w, p, (struct sockaddr_in){.sin_family = AF_INET, .sin_port = p->address.port,
-                                               .sin_addr.s_addr = p->address.ip[i]}, leaving);
+            send_to(w, p,
+                    (struct sockaddr_in){.sin_family = AF_INET,
+                                         .sin_port = p->address.port,
+                                         .sin_addr.s_addr = p->address.ip[i]},
+                    leaving);
     }
 }
 
@@ -156,8 +160,12 @@ static void read_errors(oct_watch *w)
         beat b;
         struct sockaddr_in to;
         struct iovec v = {&b, sizeof b};
-        struct msghdr m = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &v, .msg_iovlen = 1,
-                           .msg_control = &control, .msg_controllen = sizeof control};
+        struct msghdr m = {.msg_name = &to,
+                           .msg_namelen = sizeof to,
+                           .msg_iov = &v,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = sizeof control};
         if (recvmsg(w->socket, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
             return;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
@@ -237,9 +245,10 @@ static void check(oct_watch *w, double t)
             lose(w, r, "has stopped: not a sign of it for 6 s");
         if (!p->heard && !p->told && w->rank == 0 && t - w->started > UNHEARD_SECONDS) {
             char text[OCT_ERROR_TEXT];
-            snprintf(text, sizeof text, "rank %d on %s cannot be watched: UDP packets from it do not "
-                     "reach rank 0 on %s; if it dies, the job may hang", r, p->address.host,
-                     w->peers[0].address.host);
+            snprintf(text, sizeof text,
+                     "rank %d on %s cannot be watched: UDP packets from it do not "
+                     "reach rank 0 on %s; if it dies, the job may hang",
+                     r, p->address.host, w->peers[0].address.host);
             p->told = true;
             w->say(w->ctx, false, text);
         }
@@ -257,7 +266,8 @@ static void *watch(void *arg)
             check(w, now());
             next = now() + BEAT_SECONDS;
         }
-        struct pollfd f[2] = {{.fd = w->socket, .events = POLLIN}, {.fd = w->wake, .events = POLLIN}};
+        struct pollfd f[2] = {{.fd = w->socket, .events = POLLIN},
+                              {.fd = w->wake, .events = POLLIN}};
         int ms = (int)((next - now()) * 1000) + 1;
         if (poll(f, 2, ms > 0 ? ms : 0) <= 0)
             continue;

@@ -1,8 +1,8 @@
 /* watch.h: whether the other ranks of a job are alive, and where they are.
  *
  * A thread of every rank sends a small UDP packet to every other rank five times a second. It does
- * nothing else, so a rank that computes, or waits for a slow disk, is alive; a rank that was killed or
- * stopped is not. What the packets carry besides: the layer that the rank is in. */
+ * nothing else, so a rank that computes, or waits for a slow disk, is alive; a rank that was killed
+ * or stopped is not. What the packets carry besides: the layer that the rank is in. */
 #ifndef OCT_WATCH_H
 #define OCT_WATCH_H
 
@@ -29,12 +29,12 @@ typedef struct oct_watch oct_watch;
 typedef void oct_watch_say(void *ctx, bool fatal, const char *text);
 
 /* Opens the socket and fills *mine. Free with oct_watch_free in any state. */
-OCT_MUST_CHECK oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address *mine,
-                                        oct_error *err);
+OCT_MUST_CHECK oct_status oct_watch_new(int rank, int size, oct_watch **out,
+                                        oct_watch_address *mine, oct_error *err);
 /* Starts the thread. all [size] is copied; layer: this rank's, read until the watch is freed. */
 OCT_MUST_CHECK oct_status oct_watch_start(oct_watch *w, const oct_watch_address *all,
-                                          const _Atomic int64_t *layer, oct_watch_say *say, void *ctx,
-                                          oct_error *err);
+                                          const _Atomic int64_t *layer, oct_watch_say *say,
+                                          void *ctx, oct_error *err);
 /* This rank is about to end in order: the others must not miss it. */
 void oct_watch_leave(oct_watch *w);
 void oct_watch_free(oct_watch *w);

@@ -101,8 +101,13 @@ static void test_routers(void **state)
         wrong[i] = -right[i];
     router->data = wrong;
     oct_model *models[RANKS] = {m, m, m, other};
-    job j = {.model = m, .parts = models, .params = {.n_threads = 1}, .tokens = tokens, .B = 1,
-             .T = 12, .n_ranks = RANKS};
+    job j = {.model = m,
+             .parts = models,
+             .params = {.n_threads = 1},
+             .tokens = tokens,
+             .B = 1,
+             .T = 12,
+             .n_ranks = RANKS};
     run_ranks(&j);
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(j.status[r], OCT_ERR_COMM);
