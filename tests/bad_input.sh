@@ -43,7 +43,7 @@ bad 2 "unknown command 'rnu'; did you mean 'run'" rnu
 bad 2 "unknown command '-m'" -m "$model"
 bad 2 "unknown command" help nonsense
 bad 2 "unknown command" $'with\nnewline\e[31m'
-for c in run info ppl logits convert export; do
+for c in run info ppl logits bench convert export; do
     bad 2 "unknown option --nonsense" $c --nonsense
     bad 2 "unknown option -Z" $c -Z
 done

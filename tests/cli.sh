@@ -59,7 +59,7 @@ for c in $(awk '/^commands:/ { on = 1; next } /^$/ { on = 0 } on { print $1 }' u
     octet_ok help "$c"
     check "help $c" cmp -s out "$c.help"
 done
-for c in run info ppl logits convert export; do
+for c in run info ppl logits bench convert export; do
     check "command $c is there" [ -s "$c.help" ]
 done
 

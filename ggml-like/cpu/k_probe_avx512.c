@@ -3,6 +3,15 @@
 
 #include "probe.h"
 
+static uint64_t fold(__m512i v)
+{
+    uint64_t word[8], sum = 0;
+    _mm512_storeu_si512(word, v);
+    for (int i = 0; i < 8; i++)
+        sum += word[i];
+    return sum;
+}
+
 uint64_t oct_probe_read__avx512(const void *p, size_t bytes, size_t ahead)
 {
     __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0, s3 = s0;
@@ -19,7 +28,7 @@ uint64_t oct_probe_read__avx512(const void *p, size_t bytes, size_t ahead)
         s3 = _mm512_add_epi64(s3, _mm512_load_si512(c + i + 192));
     }
     s0 = _mm512_add_epi64(_mm512_add_epi64(s0, s1), _mm512_add_epi64(s2, s3));
-    return (uint64_t)_mm512_reduce_add_epi64(s0);
+    return fold(s0);
 }
 
 /* Sixteen accumulators: enough for two instructions a cycle with a latency of up to eight. Written
@@ -37,7 +46,7 @@ uint64_t oct_probe_read__avx512(const void *p, size_t bytes, size_t ahead)
         }                                                 \
         a = _mm512_setzero_si512();                       \
         SIXTEEN(SUM)                                      \
-        return (uint64_t)_mm512_reduce_add_epi64(a);      \
+        return fold(a);                                   \
     }
 #define START(i) __m512i x##i = _mm512_setzero_si512();
 #define SUM(i) a = _mm512_add_epi64(a, x##i);
