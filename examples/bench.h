@@ -90,7 +90,7 @@ OCT_MUST_CHECK oct_status oct_bench_decode(oct_bench_rig *r, int64_t batch, int6
                                            oct_error *err);
 /* As many experts of the first layer as a token uses, each with n_rows rows. */
 OCT_MUST_CHECK oct_status oct_bench_expert(oct_bench_rig *r, int64_t n_rows, oct_error *err);
-/* Attention of `batch` sequences at a time over full contexts, 1 GiB of keys and values at least. */
+/* Attention of `batch` sequences at a time over full contexts: 1 GiB of keys and values or more. */
 OCT_MUST_CHECK oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, oct_error *err);
 
 /* What was run, as the first keys of a result. */

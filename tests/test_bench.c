@@ -118,7 +118,7 @@ static void test_json(void **state)
     json_decref(all);
 }
 
-/* A decoded token at depth d reads the active weights, and d + 1 and more positions of the cache. */
+/* A decoded token at depth d reads the active weights and d + 1 or more positions of the cache. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -138,13 +138,14 @@ static void test_parts(void **state)
 {
     (void)state;
     char line[1024];
-    snprintf(line, sizeof line, "%s -t 2 -p 0 -n 0 -r 1 --expert 1,50", tiny);
+    snprintf(line, sizeof line, "%s -t 2 -p 0 -n 0 -r 1 --expert 1,50 --act i8", tiny);
     json_t *all = bench_json(line), *row;
     size_t i;
     json_array_foreach(json_object_get(all, "rows"), i, row)
     {
         check_row(row);
         assert_string_equal(json_string_value(json_object_get(row, "test")), "expert");
+        assert_string_equal(json_string_value(json_object_get(row, "act")), "i8");
     }
     assert_int_equal(i, 2);
     json_decref(all);
