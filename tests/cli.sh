@@ -256,6 +256,10 @@ for options in "-t 1" "-t 2" "-t 3" "-t 7" "--chunk 1" "--chunk 3" "--chunk 16";
     octet_ok logits -m "$tiny" --ids ids -o cut.npy $options
     check "logits $options: the same bytes" cmp all.npy cut.npy
 done
+octet_ok logits -m "$tiny" --ids ids -o i8.npy --act i8
+check "logits --act i8: other bytes" bash -c '! cmp -s all.npy i8.npy'
+octet_ok logits -m "$tiny" --ids ids -o cut.npy --act i8 -t 3 --chunk 3
+check "logits --act i8 -t 3 --chunk 3: the same bytes" cmp i8.npy cut.npy
 grep . ids | while IFS= read -r line; do
     echo "$line" >one
     "$octet" logits -m "$tiny" --ids one -o one.npy && tail -c +129 one.npy

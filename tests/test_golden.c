@@ -509,9 +509,8 @@ static void check_bits(const char *name, const char *isa, oct_act act, const flo
         p.act = act;
         float *got = eval_alone(m, &p, tokens.data, B, T);
         snprintf(what, sizeof(what), "%s, %s%s, %d threads, chunk %d%s%s", name, isa,
-                 act == OCT_ACT_I8 ? ", i8" : "", p.n_threads,
-                 p.chunk ? (int)p.chunk : 512, p.topology ? ", " : "",
-                 p.topology ? p.topology : "");
+                 act == OCT_ACT_I8 ? ", i8" : "", p.n_threads, p.chunk ? (int)p.chunk : 512,
+                 p.topology ? ", " : "", p.topology ? p.topology : "");
         same_bits(what, first, got, n);
         free(got);
     }
@@ -536,8 +535,7 @@ static void bits(const char *name, oct_act act)
     for (int i = 0; i < N_FAST; i++) {
         if (!have_row(m, fast_rows[i]))
             continue;
-        oct_session_params p = {
-            .isa = fast_rows[i], .act = act, .n_threads = 1, .chunk = 512};
+        oct_session_params p = {.isa = fast_rows[i], .act = act, .n_threads = 1, .chunk = 512};
         rows[i] = eval_alone(m, &p, tokens.data, tokens.shape[0], tokens.shape[1]);
         check_bits(name, fast_rows[i], act, rows[i], i > 0 ? rows[0] : NULL);
     }
@@ -608,11 +606,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),   cmocka_unit_test(test_fast_rows),
         cmocka_unit_test(test_cache_types), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_act_i8),
-        cmocka_unit_test(test_long),        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_bits_tiny),   cmocka_unit_test(test_bits_odd),
-        cmocka_unit_test(test_bits_dense),  cmocka_unit_test(test_bits_i8),
-        cmocka_unit_test(test_bits_long),
+        cmocka_unit_test(test_act_i8),      cmocka_unit_test(test_long),
+        cmocka_unit_test(test_greedy),      cmocka_unit_test(test_bits_tiny),
+        cmocka_unit_test(test_bits_odd),    cmocka_unit_test(test_bits_dense),
+        cmocka_unit_test(test_bits_i8),     cmocka_unit_test(test_bits_long),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1)

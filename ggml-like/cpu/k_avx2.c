@@ -56,7 +56,7 @@ typedef struct linear_tiles {
     const uint8_t *weights; /* [n_quads][64][4] */
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
-    float *t; /* [n_rows][64] */
+    float *t;                              /* [n_rows][64] */
 } linear_tiles;
 
 V_INLINE __m256i pair_at(const int16_t *p)

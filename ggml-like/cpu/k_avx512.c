@@ -53,7 +53,7 @@ V_INLINE void act_sum(vi16 a, vi16 *hi, vi16 *lo)
 
 enum {
     LINEAR_CHUNK = 96,  /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 6,    /* rows in registers, of one digit: 6 x 4 registers of 16 channels; of two: 3 */
+    LINEAR_TILE = 6,    /* rows x digits in registers, each 4 registers of 16 channels */
     STREAM_AHEAD = 4096 /* bytes fetched ahead where the panel comes from memory */
 };
 
@@ -63,7 +63,7 @@ typedef struct linear_tiles {
     const uint8_t *weights; /* [n_quads][64][4] */
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
-    float *t; /* [n_rows][64] */
+    float *t;                              /* [n_rows][64] */
 } linear_tiles;
 
 /* GCC 12 copies the accumulator of the intrinsic and spills; this is the instruction itself. */
@@ -145,11 +145,11 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
     }
 }
 
-#define LINEAR_CASE(digits, n, lines)                                             \
-    V_NOINLINE void linear_##digits##_##n##_##lines(                              \
-        const linear_tiles *k, int64_t r0, const char *ahead, int64_t ahead_step) \
-    {                                                                             \
-        linear_tile(k, digits, n, r0, lines, ahead, ahead_step);                  \
+#define LINEAR_CASE(digits, n, lines)                                                      \
+    V_NOINLINE void linear_##digits##_##n##_##lines(const linear_tiles *k, int64_t r0,     \
+                                                    const char *ahead, int64_t ahead_step) \
+    {                                                                                      \
+        linear_tile(k, digits, n, r0, lines, ahead, ahead_step);                           \
     }
 LINEAR_CASE(1, 1, 4)
 LINEAR_CASE(1, 2, 4)
