@@ -165,20 +165,23 @@ static void emulator_is_strict(void **state)
 static const int64_t groups[] = {20, 24, 27, 32, 768, 4096, 6144};
 enum { GROUPS = sizeof groups / sizeof *groups };
 
-/* 1 to 40 rows and 129, for the groups of the models; one to four of them in a panel, one to three
- * panels. */
+/* 1 to 40 rows, 129 and 148, for the groups of the models; one to four of them in a panel, one to
+ * three panels; both widths of activations. */
 static void check_shapes(const oct_kernels *k)
 {
     for (int64_t i = 0; i < GROUPS * 2; i++) {
-        const int64_t group = groups[i / 2];
+        const int64_t group = groups[i / 2], digits = i % 2 + 1;
         const bool large = group > 1000;
         for (int64_t rows = 1; rows <= 41; rows += large ? 8 : 1) {
-            linear_shape s = {group, large ? 1 : 1 + rows % 4, 8, rows % 5, rows < 41 ? rows : 129};
-            check_digits = (int)(i % 2) + 1;
+            linear_shape s = {group, large ? 1 : 1 + rows % 4, 8, rows % 5,
+                              rows < 41     ? rows
+                              : digits == 1 ? 148
+                                            : 129};
+            check_digits = (int)digits;
             const char *wrong = linear_case_run(k, &s, 1 + rows % 3, (int)(rows % (3 * PATTERNS)));
             check_digits = 2;
             if (wrong)
-                fail_msg("%s, %d digits: %s", k->name, (int)(i % 2) + 1, wrong);
+                fail_msg("%s, %d digits: %s", k->name, (int)digits, wrong);
         }
     }
 }

@@ -70,6 +70,7 @@ typedef struct pending {
     float *t;              /* [n_rows][64] */
 } pending;
 
+/* Lies on the stack: 180 KiB. */
 typedef struct work {
     _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
     _Alignas(64) int32_t sums[2][OCT_Q8_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
