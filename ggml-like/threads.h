@@ -32,7 +32,7 @@ void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx);
 /* Inside a run, by every thread: waits for all. What was written before is visible after. */
 void oct_team_barrier(oct_team *t);
 
-/* Seconds that a thread has waited at barriers since the team was made, the mean over its threads. */
+/* Seconds that a thread has waited at barriers since the team was made, mean over its threads. */
 double oct_team_waited(const oct_team *t);
 
 /* The part of 0..n-1 that belongs to a thread: contiguous, sizes differ by at most one. */

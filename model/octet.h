@@ -98,9 +98,9 @@ typedef struct oct_session oct_session;
 
 typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
 
-/* What activations are rounded to before integer weights multiply them, prompts and generated tokens
- * alike: 16 bits in blocks of 512, the default; or 8 bits in blocks of 256: prompts up to twice as
- * fast, at the loss that the README states. */
+/* What activations are rounded to before integer weights multiply them, prompts and generated
+ * tokens alike: 16 bits in blocks of 512, the default; or 8 bits in blocks of 256: prompts up to
+ * twice as fast, at the loss that the README states. */
 typedef enum oct_act { OCT_ACT_I16, OCT_ACT_I8 } oct_act;
 
 typedef struct oct_session_params {

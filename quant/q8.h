@@ -26,8 +26,8 @@
  *
  * ACTIVATIONS. Within a group, blocks of inputs (the last may be shorter) are quantised together:
  * a[i] = round(x[i] / s), s = max|x| / most, f32.
- *     two digits   blocks of 512, most = 32639; a = 256 hi + lo, both int8. 512 is the largest power
- *                  of two for which a block's dot product fits int32: 128 * 32639 * 512 < 2^31
+ *     two digits   blocks of 512, most = 32639; a = 256 hi + lo, both int8. 512 is the largest
+ *                  power of two whose dot products fit int32: 128 * 32639 * 512 < 2^31
  *     one digit    blocks of OCT_Q8_BLOCK_I8, most = 127; a = lo
  *
  * ORDER OF SUMS (the contract of every integer kernel, any ISA). Per unit, token and channel:
@@ -162,8 +162,8 @@ void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups, int 
 
 /* Plain reference of the activation quantiser: a[n_in] and scale[n_blocks]. Rule: m = max|x| of the
  * block. m == 0 or m < 1e-30: s = 0, a = 0. m is NaN or Inf: s = NaN, a = 0 (so that the outputs
- * are NaN). Else s = m / most and a = rint(x * (most / m)), in f32, rounded to nearest even, clamped
- * to +-most. */
+ * are NaN). Else s = m / most and a = rint(x * (most / m)), in f32, rounded to nearest even,
+ * clamped to +-most. */
 void oct_act_quantise_ref(const oct_act_layout *l, const float *x, int16_t *a, float *scale);
 
 #endif

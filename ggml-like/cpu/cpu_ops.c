@@ -72,9 +72,13 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_l
     }
     oct_fold fold;
     oct_fold_begin(&fold, tiles.y, n_panels * n_rows * OCT_Q8_PANEL, c->cpu->k->add);
+    int64_t first = oct_cpu_first_slice(c, l, c->domain);
     int64_t end = oct_cpu_first_slice(c, l, c->domain + 1);
-    for (int64_t s = oct_cpu_first_slice(c, l, c->domain); s < end; s++) {
+    for (int64_t s = first; s < end; s++) {
+        bool last = s + 1 == end; /* then the first slice of the next panel is likely to follow */
         a.panel = data + oct_q8_unit_offset(l, expert, s);
+        a.next = data + oct_q8_unit_offset(l, expert, last ? first : s + 1) +
+                 (last ? (size_t)n_panels * l->panel_bytes : 0);
         a.scales = scales + oct_q8_scale_offset(l, expert, s) / sizeof *scales;
         a.first_group = s * l->unit_groups;
         a.y = oct_fold_next(&fold);

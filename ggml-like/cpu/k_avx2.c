@@ -7,7 +7,8 @@
  * -128 sum a make it sum q a, which fits int32 (q8.h). (vpmaddubsw would saturate.)
  *
  * Activation row: digits_at holds int16[n_groups * group_pad] in quads a0 a2 a1 a3; sums holds for
- * each block the sum of a, then zeros. One digit or two makes no difference here but for the blocks. */
+ * each block the sum of a, then zeros. One digit or two makes no difference here but for the
+ * blocks. */
 #include <float.h>
 #include <math.h>
 
@@ -50,13 +51,16 @@ enum {
     STREAM_AHEAD = 8192 /* bytes fetched ahead where the panel comes from memory */
 };
 
-/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s, t[r][lane]). */
+/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s,
+ * t[r][lane]) */
 typedef struct linear_tiles {
     const oct_act_layout *act;
     const uint8_t *weights; /* [n_quads][64][4] */
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t;                              /* [n_rows][64] */
+    const char *stream_end; /* of the panel; */
+    int64_t jump;           /* from there to what is read next */
 } linear_tiles;
 
 V_INLINE __m256i pair_at(const int16_t *p)
@@ -111,6 +115,8 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
             }
             /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights
              * and a pair of activations, the 16 registers just suffice. */
+            const char *stream = (const char *)w + STREAM_AHEAD;
+            stream += stream >= k->stream_end ? k->jump : 0;
             V_EACH (half, width / 2) {
                 const int c = 2 * half;
                 __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
@@ -119,7 +125,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
                 __m256i even0 = _mm256_and_si256(u0, even_mask),
                         even1 = _mm256_and_si256(u1, even_mask);
                 if (lines == 4)
-                    _mm_prefetch((const char *)w + 32 * c + STREAM_AHEAD, _MM_HINT_T0);
+                    _mm_prefetch(stream + 32 * c, _MM_HINT_T0);
                 V_EACH (r, n) {
                     __m256i pair = pair_at(a[r] + OCT_Q8_QUAD * q);
                     madd_add(&acc[r][c], even0, pair);
@@ -172,6 +178,7 @@ static void linear_strip(const linear_tiles *k)
     const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
     tile_fn *const *tile = share[step > 64];
     const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    ahead += ahead >= k->stream_end ? k->jump : 0;
     for (int64_t lane = 0; lane < OCT_Q8_PANEL; lane += 16)
         for (int64_t r = 0; r + 4 <= k->n_rows; r += 4, ahead += step * k->n_quads)
             tile[2](k, r, lane, ahead, step);

@@ -57,13 +57,16 @@ enum {
     STREAM_AHEAD = 4096 /* bytes fetched ahead where the panel comes from memory */
 };
 
-/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s, t[r][lane]). */
+/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s,
+ * t[r][lane]) */
 typedef struct linear_tiles {
     const oct_act_layout *act;
     const uint8_t *weights; /* [n_quads][64][4] */
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t;                              /* [n_rows][64] */
+    const char *stream_end; /* of the panel; */
+    int64_t jump;           /* from there to what is read next */
 } linear_tiles;
 
 /* GCC 12 copies the accumulator of the intrinsic and spills; this is the instruction itself. */
@@ -112,10 +115,12 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
         }
         for (; q < end; q++) {
             __m512i u[4];
+            const char *stream = (const char *)w + STREAM_AHEAD;
+            stream += stream >= k->stream_end ? k->jump : 0;
             V_EACH (c, 4) {
                 u[c] = _mm512_load_si512(w + 64 * c);
                 if (lines == 4)
-                    _mm_prefetch((const char *)w + 64 * c + STREAM_AHEAD, _MM_HINT_T1);
+                    _mm_prefetch(stream + 64 * c, _MM_HINT_T1);
             }
             if (lines < 4) {
                 _mm_prefetch(ahead, _MM_HINT_T0);
@@ -172,8 +177,8 @@ LINEAR_CASE(2, 3, 2)
 LINEAR_CASE(2, 2, 1)
 LINEAR_CASE(2, 3, 1)
 
-/* As many rows as fit the registers: the strip streams through. More: tiles of about the same number
- * of rows, each fetching its share of the next strip. */
+/* As many rows as fit the registers: the strip streams through. More: tiles of about the same
+ * number of rows, each fetching its share of the next strip. */
 static void linear_strip(const linear_tiles *k)
 {
     typedef void tile_fn(const linear_tiles *k, int64_t r0, const char *ahead, int64_t ahead_step);
@@ -195,6 +200,7 @@ static void linear_strip(const linear_tiles *k)
     const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
     tile_fn *const *tile = share[digits - 1][step > 64];
     const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    ahead += ahead >= k->stream_end ? k->jump : 0;
     for (int64_t i = 0, r = 0; i < tiles; i++, ahead += step * k->n_quads) {
         int64_t rows = n + (i < larger);
         tile[rows](k, r, ahead, step);

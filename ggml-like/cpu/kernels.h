@@ -47,6 +47,7 @@ typedef struct oct_linear_args {
     int64_t n_panels;       /* consecutive ones of a unit; one is what all rows but amx want */
     const uint8_t *panel;   /* the first */
     const uint16_t *scales; /* [n_panels][unit_groups][64] bf16, 64-byte aligned */
+    const uint8_t *next;    /* what is read after them, to be fetched ahead; NULL: what follows */
     const oct_act_layout *act;
     const void *const *rows; /* [n_rows] rows written by the same ISA's act_quantise */
     int64_t n_rows;
@@ -59,6 +60,7 @@ static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t
 {
     oct_linear_args b = *a;
     b.n_panels = 1;
+    b.next = p == a->n_panels - 1 ? a->next : NULL;
     b.panel += (size_t)p * a->w->panel_bytes;
     b.scales += p * a->w->unit_groups * OCT_Q8_PANEL;
     b.y += p * a->n_rows * OCT_Q8_PANEL;
