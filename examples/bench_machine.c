@@ -87,6 +87,7 @@ json_t *oct_bench_machine(const oct_bench *b)
     put(o, "NUMA balancing", line_of("/proc/sys/kernel/numa_balancing", "", text));
     put(o, "governor", line_of(governor, "", text));
     put(o, "kernel", line_of("/proc/sys/kernel/osrelease", "", text));
+    put(o, "load average", line_of("/proc/loadavg", "", text));
     put(o, "peak resident memory", line_of("/proc/self/status", "VmHWM", text));
     put(o, "compiler", __VERSION__);
     snprintf(text, sizeof text, "%s%s%s", oct_version(), OCT_GIT[0] ? ", " : "", OCT_GIT);
