@@ -286,10 +286,12 @@ static void begin_panel(work *w, int64_t panel)
     block next = w->b;
     if (panel + 1 == w->a.n_panels)
         block_next(&w->a, &next);
-    if (next.group == w->a.w->unit_groups) /* what another call is likely to begin with */
-        w->weights_ahead = (const char *)w->a.panel + w->a.n_panels * (int64_t)w->a.w->panel_bytes;
-    else
+    if (next.group < w->a.w->unit_groups)
         w->weights_ahead = (const char *)weights_of(w, &next, (panel + 1) % w->a.n_panels);
+    else if (w->a.next)
+        w->weights_ahead = (const char *)w->a.next;
+    else
+        w->weights_ahead = (const char *)w->a.panel + w->a.n_panels * (int64_t)w->a.w->panel_bytes;
     w->weight_lines = (w->b.n_quads * (QUAD_BYTES / LINE) + steps - 1) / steps;
 }
 
@@ -403,6 +405,7 @@ static void rows_run(work *w, const oct_linear_args *a, int64_t first_row, int64
     for (int64_t p = 0; p < a->n_panels; p += step) {
         w->a = oct_linear_panel(a, p);
         w->a.n_panels = step;
+        w->a.next = p + step == a->n_panels ? a->next : NULL;
         w->a.rows += first_row;
         w->a.y += first_row * OCT_Q8_PANEL;
         w->a.n_rows = n_rows;
