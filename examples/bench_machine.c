@@ -5,8 +5,8 @@
 
 #include "bench.h"
 
-#ifndef OCT_GIT
-#define OCT_GIT ""
+#ifndef OCT_COMMIT
+#error "the build defines OCT_COMMIT"
 #endif
 
 /* The rest of the first line of a file that begins with a word (all of it for ""); "" if there is
@@ -90,7 +90,7 @@ json_t *oct_bench_machine(const oct_bench *b)
     put(o, "load average", line_of("/proc/loadavg", "", text));
     put(o, "peak resident memory", line_of("/proc/self/status", "VmHWM", text));
     put(o, "compiler", __VERSION__);
-    snprintf(text, sizeof text, "%s%s%s", oct_version(), OCT_GIT[0] ? ", " : "", OCT_GIT);
+    snprintf(text, sizeof text, "%s%s%s", oct_version(), OCT_COMMIT[0] ? ", " : "", OCT_COMMIT);
     put(o, "octet", text);
     return o;
 }
