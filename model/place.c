@@ -315,6 +315,8 @@ static oct_status copy_all(copy_job *j, oct_error *err)
     j->to = (unsigned char *)(((uintptr_t)p + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
     (void)madvise(p, room, MADV_HUGEPAGE);
     oct_team_run(j->team, copy_thread, j);
+    if (j->p->progress) /* thread 0 may have found nothing left to do */
+        j->p->progress(j->p->progress_ctx, j->copied, j->report->bytes);
     copy_rest(j);
     if (j->p->cancel && *j->p->cancel) {
         munmap(p, room);

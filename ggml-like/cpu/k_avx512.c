@@ -119,7 +119,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
             stream += stream >= k->stream_end ? k->jump : 0;
             V_EACH (c, 4)
                 u[c] = _mm512_load_si512(w + 64 * c);
-            if (lines == 4) /* one of the quad's lines: the machine's own prefetcher brings the rest */
+            if (lines == 4) /* one of the quad's lines: the hardware's prefetcher brings the rest */
                 _mm_prefetch(stream, _MM_HINT_T0);
             if (lines < 4) {
                 _mm_prefetch(ahead, _MM_HINT_T0);
