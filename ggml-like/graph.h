@@ -16,7 +16,6 @@
 
 typedef enum oct_dtype {
     OCT_F32,
-    OCT_BF16,
     OCT_Q8,     /* packed int8 weights, see q8.h */
     OCT_ACT,    /* rows of integer activations for one weight layout, see q8.h */
     OCT_ROUTES  /* per row: K expert numbers (int32), then K gates (f32) */

@@ -73,6 +73,8 @@ OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_back
  * domains' sums are subtrees of the tree that folds the slices (a power of two of slices each);
  * else 1. */
 int oct_cpu_domains(const oct_topology *t, int n_threads, int64_t n_slices);
+/* First thread of a domain (of the next one: domain + 1), as oct_topology_spread places them. */
+int oct_cpu_first_thread(int n_threads, int domain, int n_domains);
 
 /* Computes offsets and sizes; allocates no buffer. */
 OCT_MUST_CHECK oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *p,

@@ -209,3 +209,19 @@ void oct_topology_spread(const oct_topology *t, int n_threads, int *core)
         first = end;
     }
 }
+
+oct_status oct_topology_team(const oct_topology *t, int n_threads, bool bind, oct_team **out,
+                             oct_error *err)
+{
+    if (!bind || !t->real || n_threads > t->n_cores)
+        return oct_team_new(n_threads, NULL, out, err);
+    int *core = malloc((size_t)n_threads * sizeof *core);
+    if (!core)
+        return oct_fail(err, OCT_ERR_MEMORY, "topology: out of memory");
+    oct_topology_spread(t, n_threads, core);
+    for (int i = 0; i < n_threads; i++)
+        core[i] = t->cpu[core[i]];
+    oct_status s = oct_team_new(n_threads, core, out, err);
+    free(core);
+    return s;
+}

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "status.h"
+#include "threads.h"
 
 typedef struct oct_topology {
     int n_cores;     /* physical cores that may be used */
@@ -27,5 +28,10 @@ void oct_topology_free(oct_topology *t);
 /* The core of each of n_threads threads (more threads than cores share them): nodes are filled
  * evenly, threads of a node are neighbours. core[n_threads] receives indices into cpu and node. */
 void oct_topology_spread(const oct_topology *t, int n_threads, int *core);
+
+/* A team spread like that; with bind each thread on a core of its own, where the machine is real
+ * and has that many. */
+OCT_MUST_CHECK oct_status oct_topology_team(const oct_topology *t, int n_threads, bool bind,
+                                            oct_team **out, oct_error *err);
 
 #endif

@@ -227,7 +227,7 @@ static void copy_thread(void *ctx, int thread, int n_threads)
 {
     copy_job *j = ctx;
     int domain = 0;
-    while (thread >= (int)((int64_t)n_threads * (domain + 1) / j->n_domains))
+    while (thread >= oct_cpu_first_thread(n_threads, domain + 1, j->n_domains))
         domain++;
     for (int64_t i; (i = j->next[domain]++) < j->spans.n;) {
         const span *s = &j->spans.v[i];
@@ -342,21 +342,14 @@ oct_status oct_model_own(oct_model *m, const oct_own_params *p, oct_own_report *
     if (s == OCT_OK && !j)
         s = oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
     if (s == OCT_OK) {
-        int n = p->n_threads > 0 ? p->n_threads : t.n_threads,
-            *core = calloc((size_t)n, sizeof *core);
+        int n = p->n_threads > 0 ? p->n_threads : t.n_threads;
         j->m = m;
         j->p = p;
         j->topology = &t;
         j->report = report;
         j->n_domains = oct_cpu_domains(&t, n, m->config.n_slices);
         report->n_domains = j->n_domains;
-        if (core && t.real && n <= t.n_cores) {
-            oct_topology_spread(&t, n, core);
-            for (int i = 0; i < n; i++)
-                core[i] = t.cpu[core[i]];
-        }
-        s = oct_team_new(n, core && t.real && n <= t.n_cores ? core : NULL, &j->team, err);
-        free(core);
+        s = oct_topology_team(&t, n, true, &j->team, err);
     }
     if (s == OCT_OK)
         s = copy_all(j, err);

@@ -132,8 +132,7 @@ static void note_routes(shared_run *s, const oct_node *n)
     r->route_hash[n->layer] = hash;
 }
 
-/* As oct_topology_spread places threads on nodes. */
-static int first_thread(int n_threads, int domain, int n_domains)
+int oct_cpu_first_thread(int n_threads, int domain, int n_domains)
 {
     return (int)((int64_t)n_threads * domain / n_domains);
 }
@@ -145,10 +144,11 @@ static void run_thread(void *ctx, int thread, int n_threads)
     oct_cpu_run c = {.cpu = s->cpu, .plan = s->plan, .run = s->run, .thread = thread,
                      .n_threads = n_threads};
     c.scratch = s->plan->buffer + s->plan->shared_bytes + s->plan->thread_bytes * (size_t)thread;
-    while (thread >= first_thread(n_threads, c.domain + 1, n_domains))
+    while (thread >= oct_cpu_first_thread(n_threads, c.domain + 1, n_domains))
         c.domain++;
-    c.domain_thread = thread - first_thread(n_threads, c.domain, n_domains);
-    c.domain_threads = first_thread(n_threads, c.domain + 1, n_domains) - thread + c.domain_thread;
+    c.domain_thread = thread - oct_cpu_first_thread(n_threads, c.domain, n_domains);
+    c.domain_threads =
+        oct_cpu_first_thread(n_threads, c.domain + 1, n_domains) - thread + c.domain_thread;
     for (int i = s->first; i < s->end; i++) {
         const oct_node *n = &s->plan->graph->nodes[i];
         if (thread == 0) {
@@ -203,23 +203,6 @@ int oct_cpu_domains(const oct_topology *t, int n_threads, int64_t n_slices)
     return subtrees && n_threads >= t->n_nodes ? t->n_nodes : 1;
 }
 
-/* The team, each thread on a core of its own if that is asked for and possible. */
-static oct_status make_team(oct_cpu *cpu, const oct_cpu_config *config, oct_error *err)
-{
-    const oct_topology *t = config->topology;
-    if (!config->bind || !t->real || config->n_threads > t->n_cores)
-        return oct_team_new(config->n_threads, NULL, &cpu->team, err);
-    int *core = malloc((size_t)config->n_threads * sizeof *core);
-    if (!core)
-        return oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
-    oct_topology_spread(t, config->n_threads, core);
-    for (int i = 0; i < config->n_threads; i++)
-        core[i] = t->cpu[core[i]];
-    oct_status s = oct_team_new(config->n_threads, core, &cpu->team, err);
-    free(core);
-    return s;
-}
-
 oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_error *err)
 {
     *out = NULL;
@@ -233,10 +216,14 @@ oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_
     cpu->n_domains = config->n_domains;
     cpu->shard = config->shard;
     cpu->tails = aligned_alloc(64, sizeof *cpu->tails * OCT_SHARE_PHASES * (size_t)cpu->n_domains);
-    oct_status status = cpu->tails ? make_team(cpu, config, err)
-                                   : oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
+    oct_status status = OCT_OK;
     if (cpu->tails)
         clear_tails(cpu);
+    else
+        status = oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
+    if (status == OCT_OK)
+        status = oct_topology_team(config->topology, config->n_threads, config->bind, &cpu->team,
+                                   err);
     if (status == OCT_OK && config->blas)
         status = oct_blas_open(&cpu->blas, err);
     if (status != OCT_OK) {
