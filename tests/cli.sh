@@ -170,7 +170,7 @@ interrupted()
     local signal="$1" want="$2" code
     shift 2
     n_checks=$((n_checks + 1))
-    OCTET_ISA=ref timeout --preserve-status -k 20 -s "$signal" 1 "$octet" "$@" >out 2>err
+    OCTET_ISA=ref timeout --foreground --preserve-status -k 20 -s "$signal" 1 "$octet" "$@" >out 2>err
     code=$?
     [ $code -eq "$want" ] || fail "$signal: $*: exit code $code: $(head -3 err)"
     grep -q '^octet: interrupted' err || fail "$signal: $*: $(head -3 err)"
