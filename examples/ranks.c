@@ -98,13 +98,13 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, oct_sha
     if (job->rank == 0 && o->choose && part < 0) {
         oct_session_params expert = p;
         expert.shard = OCT_SHARD_BY_EXPERT;
-        double slices = oct_rank_predict(i, job->size, OCT_SHARD_BY_SLICE, &pace);
-        double experts = oct_rank_predict(i, job->size, OCT_SHARD_BY_EXPERT, &pace);
+        double slices = oct_rank_predict(m, job->size, OCT_SHARD_BY_SLICE, &pace);
+        double experts = oct_rank_predict(m, job->size, OCT_SHARD_BY_EXPERT, &pace);
         bool possible =
             i->n_experts > 1 && oct_session_estimate(m, &expert, &need, &ignored) == OCT_OK;
         chosen = possible && experts < slices ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
         fprintf(stderr,
-                "ranks by %s: experts predicted at %.3g ms per token by slice, %.3g by expert "
+                "ranks by %s: predicted at %.3g ms per token by slice, %.3g by expert "
                 "(%d threads read %.3g GB/s, %lld floats are folded in %.3g us)\n",
                 chosen == OCT_SHARD_BY_EXPERT ? "expert" : "slice", 1e3 * slices, 1e3 * experts,
                 need.n_threads, pace.read / 1e9, (long long)i->d_model,

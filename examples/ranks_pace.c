@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "model_impl.h"
+#include "predict.h"
 #include "probe.h"
 #include "ranks_impl.h"
 #include "shard.h"
@@ -70,25 +72,18 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_ran
     return status;
 }
 
-/* The experts that the busiest rank computes for a token: for two of E chosen evenly, 1 plus the
- * chance that one rank holds both; for more a lower bound. */
-static double busiest(const oct_model_info *i, int n_ranks)
+double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, const oct_rank_pace *pace)
 {
-    double each = (double)i->n_experts / n_ranks, used = (double)i->n_experts_used;
-    if (i->n_experts_used == 2)
-        return 1 + (each - 1) / (double)(i->n_experts - 1);
-    return fmax(1, used / n_ranks);
-}
-
-double oct_rank_predict(const oct_model_info *i, int n_ranks, oct_shard_by by,
-                        const oct_rank_pace *pace)
-{
-    double expert = 3.0 * (double)i->d_model * (double)i->d_ff, used = (double)i->n_experts_used;
-    bool whole = by == OCT_SHARD_BY_EXPERT && i->n_experts > 1;
-    double bytes = whole ? busiest(i, n_ranks) * expert : used * expert / n_ranks;
-    double vectors = whole && used <= 2 ? 1 : used;
-    return (double)i->n_layers *
-           (bytes / pace->read + pace->latency + vectors * (double)i->d_model * pace->per_float);
+    oct_shard s;
+    double n = n_ranks;
+    /* a fold: two latencies, 2 (n-1)/n of its bytes */
+    const oct_network net = {pace->latency / 2,
+                             pace->per_float / sizeof(float) * n / (2 * fmax(1, n - 1))};
+    if (oct_shard_make(by == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE, 0, n_ranks,
+                       m->config.n_slices, m->config.n_experts, &s))
+        return INFINITY;
+    oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &s, 0, &net);
+    return cost.bytes / pace->read + cost.exchange;
 }
 
 /* Which part of the tokens' experts each rank computed. */

@@ -252,15 +252,15 @@ static void test_simulate(void **state)
         double found = 1e9 * number(row, "gb_per_token");
         assert_true(found > bytes && found < 1.01 * bytes); /* scales, norms, routers */
         double sums = 2 * a * 129 + 2 * (n - 1) / n * 4 * d * (whole ? 129 : 193) / rate;
-        double rest = 6 * a + (n - 1) * (16 + 131072 * 4 / n + 64 * 8) / rate;
+        double rest = 3 * a + (n - 1) * (36 + 131072 * 4 / n + 64 * 8) / rate;
         double exchange = n > 1 ? sums + rest : 0;
         assert_true(fabs(1e-3 * number(row, "exchange_ms") - exchange) < 1e-9);
-        assert_true(number(row, "rounds") == (n > 1 ? 2 * 129 + 6 : 0));
+        assert_true(number(row, "rounds") == (n > 1 ? 2 * 129 + 3 : 0));
         double seconds = found / 415e9 + exchange;
         assert_true(fabs(number(row, "tokens_per_second") * seconds - 1) < 1e-6);
     }
     json_decref(rows);
-    static const char *const wrong[] = {"8,2", "8,2,3",   "0,2,3,4",   "8,-1,3,4", "8,2,0,4",
+    static const char *const wrong[] = {"8,2", "8,2,3",     "0,2,3,4",   "8,-1,3,4", "8,2,0,4",
                                         "x",   "8,2,3,4,5", "1.5,2,3,4", "5,2,3,4",  "8,2,3,4x"};
     for (i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char line[64];
@@ -280,9 +280,9 @@ static void test_simulate(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),   cmocka_unit_test(test_bytes),   cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_tables), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_simulate),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_parts),   cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_simulate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

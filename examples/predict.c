@@ -1,0 +1,86 @@
+/* predict.c: the bytes are those of the slowest rank: with whole experts the one that has most of
+ * the chosen ones. The exchange is the messages that grok_graph.c, eval.c and cpu_backend.c ask
+ * for, none of them overlapped with work: of S bytes,
+ *   a sum over n ranks takes  2 a + 2 (n-1)/n S/b   (two rounds; a: latency, b: bytes per second)
+ *   a gathering takes           a + (n-1) S/b       (S of each rank; every rank gets all)
+ *   a broadcast takes           a + (n-1) S/b       (from rank 0 to each)
+ * and broadcasts behind each other take a once, since rank 0 does not wait for an answer. */
+#include "predict.h"
+
+/* The mean, over all choices of `used` of the nodes' `each` experts, of how many the node that has
+ * most has. The ways to choose k with at most m from any node are the coefficients of
+ * (sum over i <= m of C(each, i) x^i) ^ nodes. */
+static double most_on_a_node(int nodes, int64_t each, int64_t used)
+{
+    double all = 1, mean = 0;
+    for (int64_t i = 0; i < used; i++) /* C(nodes * each, used) */
+        all = all * (double)(nodes * each - i) / (double)(i + 1);
+    for (int64_t m = 0; m < used && m < each; m++) {
+        double ways[OCT_GROK_MAX_EXPERTS + 1] = {1};
+        for (int node = 0; node < nodes; node++)
+            for (int64_t k = used; k > 0; k--) { /* downwards: lower ones are still without node */
+                double choose = 1;
+                for (int64_t i = 1; i <= m && i <= k; i++) {
+                    choose = choose * (double)(each - i + 1) / (double)i;
+                    ways[k] += choose * ways[k - i];
+                }
+            }
+        mean += 1 - ways[used] / all; /* the chance of more than m */
+    }
+    return mean;
+}
+
+static double unit_bytes(const oct_q8_layout *l)
+{
+    return (double)(l->unit_bytes + l->scale_bytes);
+}
+
+static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
+                         double depth)
+{
+    double slices = (double)(s->end_slice - s->first_slice), experts = (double)c->n_used;
+    double expert_slices = slices, d = (double)c->d_model;
+    if (oct_shard_has_all_slices(s, c->n_experts)) {
+        experts = most_on_a_node(s->size, s->end_expert - s->first_expert, c->n_used);
+        expert_slices = (double)c->n_slices;
+    }
+    double share = slices / (double)c->n_slices;
+    double kv = 2.0 * 2.0 * depth * (double)(c->n_kv_heads * c->head_dim) * share;
+    double layer = slices * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) + kv +
+                   experts * expert_slices * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
+                   4 * d * (4 + (c->n_experts > 1 ? (double)c->n_experts : 0));
+    return (double)c->n_layers * layer + share * (double)c->n_vocab * d * sizeof(uint16_t);
+}
+
+static void add_sum(oct_token_cost *k, const oct_network *net, double ranks, double bytes)
+{
+    k->rounds += 2;
+    k->exchange += 2 * net->latency + 2 * (ranks - 1) / ranks * bytes * net->per_byte;
+}
+
+/* Gathering, broadcast. */
+static void add_all(oct_token_cost *k, const oct_network *net, double ranks, double bytes)
+{
+    k->rounds++;
+    k->exchange += net->latency + (ranks - 1) * bytes * net->per_byte;
+}
+
+oct_token_cost oct_predict_token(const oct_grok_config *c, const oct_grok_layouts *l,
+                                 const oct_shard *s, double depth, const oct_network *net)
+{
+    oct_token_cost k = {.bytes = bytes_read(c, l, s, depth)};
+    double ranks = s->size, d = (double)c->d_model * sizeof(float);
+    bool one_sum = s->layout == OCT_SHARD_EXPERT && c->n_experts > 1 && c->n_used <= 2;
+    if (s->size == 1)
+        return k;
+    /* order, token, sequence, wanted row */
+    add_all(&k, net, ranks, 3 * sizeof(int64_t) + 3 * sizeof(int32_t));
+    add_sum(&k, net, ranks, d); /* embedding */
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        add_sum(&k, net, ranks, d);
+        add_sum(&k, net, ranks, one_sum ? d : d * (double)c->n_used);
+    }
+    add_all(&k, net, ranks, (double)(c->n_vocab * 4) / ranks); /* logits */
+    add_all(&k, net, ranks, (double)c->n_layers * 8);          /* hashes of the choices */
+    return k;
+}
