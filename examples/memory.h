@@ -53,7 +53,7 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                        "[mapped on one node, owned on several]"),                       \
         OCT_ROW_CHOICE(0, "shard", &(s).shard, "auto|slice|expert",                     \
                        "under mpirun: what a rank holds, its slices of every matrix\n"  \
-                       "or whole experts [auto: what is predicted to be faster]"),      \
+                       "or whole experts [auto: what is predicted to be faster]"),       \
         OCT_ROW_FLAG(0, "dry-run", &(s).dry_run,                                        \
                      "print the memory that is needed and there, load nothing"),        \
         OCT_ROW_FLAG(0, "force", &(s).force,                                            \

@@ -122,13 +122,9 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->chunk = r->chunk;
     s->comm = p->comm ? p->comm : oct_comm_local();
     s->cancel = p->cancel;
-    s->attn = (oct_attn_shape){.n_q_heads = c->n_q_heads,
-                               .n_kv_heads = c->n_kv_heads,
-                               .head_dim = c->head_dim,
-                               .n_slices = c->n_slices,
-                               .n_ctx = r->n_ctx,
-                               .scale = c->attn_scale,
-                               .cap = c->attn_cap};
+    s->attn = (oct_attn_shape){.n_q_heads = c->n_q_heads, .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim, .n_slices = c->n_slices,
+                               .n_ctx = r->n_ctx, .scale = c->attn_scale, .cap = c->attn_cap};
     s->kv.type = kv_types[p->kv];
     s->kv.n_layers = c->n_layers;
     s->kv.n_seqs = r->n_seqs;
@@ -136,12 +132,8 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
-    const oct_cpu_config cpu = {.isa = r->isa,
-                                .n_threads = r->n_threads,
-                                .topology = &r->topology,
-                                .bind = r->bind,
-                                .blas = p->blas,
-                                .n_domains = r->n_domains,
+    const oct_cpu_config cpu = {.isa = r->isa, .n_threads = r->n_threads, .topology = &r->topology,
+                                .bind = r->bind, .blas = p->blas, .n_domains = r->n_domains,
                                 .shard = r->shard};
     OCT_TRY(oct_backend_cpu(&cpu, &s->backend, err));
     const int digits = p->act == OCT_ACT_I8 ? 1 : 2;

@@ -14,8 +14,8 @@ struct oct_session {
     oct_attn_shape attn;
     float *rope; /* cos [n_ctx][P/2], then sin */
     int64_t n_seqs, n_ctx, chunk;
-    int64_t *len; /* [n_seqs] positions held */
-    int32_t *row; /* [4][chunk]: token, seq, pos, out_row */
+    int64_t *len;    /* [n_seqs] positions held */
+    int32_t *row;    /* [4][chunk]: token, seq, pos, out_row */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
     bool ready;             /* complete: the other ranks await orders */

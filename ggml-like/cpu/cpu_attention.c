@@ -10,8 +10,8 @@
 #include "cpu_impl.h"
 
 enum {
-    SPLIT_ROWS = 4,  /* tokens of a run whose blocks may be shared: bounds the temporary memory */
-    COST_GROUPS = 16 /* runs of tokens that count as equally long */
+    SPLIT_ROWS = 4,   /* tokens of a run whose blocks may be shared: bounds the temporary memory */
+    COST_GROUPS = 16  /* runs of tokens that count as equally long */
 };
 
 /* Where a KV head's queries, key and value lie in a row of the fused projection. */
@@ -224,9 +224,7 @@ size_t oct_cpu_attention_scratch(const oct_node *n)
 
 void oct_cpu_attention(oct_cpu_run *c, const oct_node *n)
 {
-    attention_job j = {.n = n,
-                       .kv = c->run->kv,
-                       .rows = oct_cpu_rows(c, n->in[0]),
+    attention_job j = {.n = n, .kv = c->run->kv, .rows = oct_cpu_rows(c, n->in[0]),
                        .sums = (float *)(void *)(c->plan->buffer + n->temp_offset)};
     j.heads = domain_heads(c, n->attn, &j.first_head);
     for (int64_t r = 0; r < j.rows; r++) {
@@ -239,7 +237,6 @@ void oct_cpu_attention(oct_cpu_run *c, const oct_node *n)
         attend_whole(c, &j);
     if (c->thread == 0)
         for (int64_t r = 0; r < j.rows; r++)
-            c->run->kv_read +=
-                (uint64_t)(row_positions(c, &j, r) * n->attn->n_kv_heads * n->attn->head_dim * 2) *
-                j.kv->elem_bytes;
+            c->run->kv_read += (uint64_t)(row_positions(c, &j, r) * n->attn->n_kv_heads *
+                                          n->attn->head_dim * 2) * j.kv->elem_bytes;
 }

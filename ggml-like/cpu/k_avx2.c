@@ -59,8 +59,8 @@ typedef struct linear_tiles {
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t;                              /* [n_rows][64] */
-    const char *stream_end;                /* of the panel; */
-    int64_t jump;                          /* from there to what is read next */
+    const char *stream_end; /* of the panel; */
+    int64_t jump;           /* from there to what is read next */
 } linear_tiles;
 
 V_INLINE __m256i pair_at(const int16_t *p)
