@@ -80,6 +80,7 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     oct_memory have;
     oct_memory_have("", &have);
     r->fingerprint = oct_model_get_info(m)->fingerprint;
+    r->weights = need.weights;
     r->need = need.weights + need.kv + need.buffers;
     r->have = have.system < have.cgroup ? have.system : have.cgroup;
     uint64_t space = address_space_left(), file = oct_model_get_info(m)->file_bytes;
@@ -146,13 +147,17 @@ static void warn_of_binding(const oct_rank_report *r, int n)
 int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
 {
     int problems = 0, lowest = 0, highest = 0;
+    uint64_t most = 0;
+    char b[24];
     for (int i = 0; i < n; i++) {
         problems += compare_one(r, i, print);
         lowest = r[i].isa < r[lowest].isa ? i : lowest;
         highest = r[i].isa > r[highest].isa ? i : highest;
+        most = r[i].weights > most ? r[i].weights : most;
     }
     *isa = r[lowest].isa;
     if (print && problems == 0) {
+        fprintf(stderr, "%d ranks hold %s of weights each\n", n, oct_cli_bytes(most, b));
         if (r[highest].isa != r[lowest].isa)
             oct_cli_warning(
                 "all ranks use the %s kernels: rank %d on %s has no better ones (rank %d "

@@ -8,7 +8,7 @@
 /* What a rank says of itself before anything is loaded. */
 typedef struct oct_rank_report {
     char host[64], version[OCT_VERSION_TEXT_MAX], build[48];
-    uint64_t fingerprint, need, have;
+    uint64_t fingerprint, weights, need, have; /* bytes: of its part; with caches and buffers */
     int32_t isa, n_threads;
     int32_t n_cpus, n_cpus_parent; /* that the process and its launcher may use; 0: unknown */
     int32_t status;

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Eight ranks on a model of more than 1 GiB: every rank maps what it said that it would hold, an
+# eighth, and no more is resident after it has computed; the ranks' ranges together are the file.
+# With parts on disk each has its own part open, and no other file is there.
+set -u
+octet=$OCT_TEST_OCTET
+n=8
+fails=0
+
+say() { printf '%s\n' "$*"; }
+bad() {
+    say "FAILED: $*"
+    fails=$((fails + 1))
+}
+
+if ! command -v mpirun >/dev/null || [ ! -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
+    say "SKIPPED: no mpirun, or built without MPI"
+    exit 77
+fi
+free_kib=$(df -Pk "$OCT_TEST_BUILD" | awk 'NR == 2 { print $4 }')
+have_kib=$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)
+if [ "$free_kib" -lt $((3 << 20)) ] || [ "$have_kib" -lt $((3 << 20)) ]; then
+    say "SKIPPED: needs 3 GiB of disk in $OCT_TEST_BUILD and 3 GiB of memory"
+    exit 77
+fi
+work=$(mktemp -d "$OCT_TEST_BUILD/big-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# AddressSanitizer's dlopen does not look where the program says.
+export LD_LIBRARY_PATH=$OCT_TEST_BUILD/mpi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export OMPI_MCA_mpi_yield_when_idle=1 ASAN_OPTIONS=detect_leaks=0
+
+"$1" "$work/big.gguf" || exit 1
+file_bytes=$(stat -c %s "$work/big.gguf")
+[ "$file_bytes" -ge $((1 << 30)) ] || bad "the model has $file_bytes bytes"
+awk 'BEGIN { for (i = 0; i < 2000; i++) printf "%d ", 3 + i * 7919 % 8000 }' >"$work/ids"
+
+# start MODEL LAYOUT CHUNK: starts the ranks, lets them evaluate 64 tokens and more, stops them all.
+# Sets job, pid[RANK], share (bytes that each said it holds).
+start() {
+    local rank tries done
+    rm -f "$work"/pid-* "$work"/out*
+    # shellcheck disable=SC2016
+    timeout -k 5 200 mpirun -n $n --oversubscribe --bind-to none \
+        bash -c 'echo $$ >"$0/pid-$OMPI_COMM_WORLD_RANK"; exec "$@"' "$work" \
+        "$octet" logits -m "$1" --shard "$2" --chunk "$3" --ids "$work/ids" -o "$work/out" -t 1 \
+        2>"$work/err" &
+    job=$!
+    for tries in $(seq 1500); do
+        done=$(stat -c %s "$work"/out.tmp-* 2>/dev/null || echo 0)
+        [ "$done" -ge $((64 * 8192 * 4)) ] && break
+        kill -0 $job 2>/dev/null || break
+        sleep 0.1
+    done
+    pid=()
+    for ((rank = 0; rank < n; rank++)); do
+        pid[rank]=$(cat "$work/pid-$rank")
+        kill -STOP "${pid[rank]}"
+    done
+    [ "$done" -ge $((64 * 8192 * 4)) ] || bad "$1 by $2, after $tries looks: $(tail -n 3 "$work/err")"
+    share=$(awk '/ ranks hold [0-9.]+ MiB of weights each$/ { printf "%d", $4 * 1048576 }' "$work/err")
+    [ -n "$share" ] || bad "$1 by $2: they do not say what they hold: $(head -n 3 "$work/err")"
+}
+
+stop() {
+    kill -KILL "${pid[@]}"
+    wait $job
+}
+
+# at_most WHAT IS LIMIT
+at_most() { [ "$2" -le "$3" ] || bad "$1: $2, expected at most $3"; }
+
+# mapped RANK FILE: sets size and rss, bytes; adds "first end" of the file's ranges to $work/ranges.
+mapped() {
+    local range off
+    size=0
+    while read -r range _ off _; do
+        off=$((16#$off))
+        range=$((16#${range#*-} - 16#${range%-*}))
+        size=$((size + range))
+        printf '%d %d\n' $off $((off + range)) >>"$work/ranges"
+    done < <(grep -F " $2" "/proc/${pid[$1]}/maps")
+    rss=$(awk -v file="$2" '/^[0-9a-f]+-[0-9a-f]+ / { on = $6 == file }
+        /^Rss:/ && on { sum += $2 } END { printf "%d", sum * 1024 }' "/proc/${pid[$1]}/smaps")
+}
+
+# check LAYOUT PATTERN: of the ranks that were started with that model.
+check() {
+    local rank file others text=""
+    at_most "$1: a rank's share" "$share" $((file_bytes / n * 102 / 100))
+    : >"$work/ranges"
+    for ((rank = 0; rank < n; rank++)); do
+        file=${2/\%r/$rank}
+        mapped $rank "$file"
+        text+=" $((rss >> 20))"
+        at_most "$1, rank $rank: mapped" $size $((share * 102 / 100))
+        at_most "$1, rank $rank: resident" "$rss" $((share * 105 / 100))
+        at_most "$1, rank $rank: nine tenths of its share, all of which it has used" \
+            $((share * 9 / 10)) "$rss"
+        others=$({
+            find "/proc/${pid[rank]}/fd" -type l -printf '%l\n'
+            awk '{ print $6 }' "/proc/${pid[rank]}/maps"
+        } 2>/dev/null | grep -F gguf | grep -vFx "$file" | sort -u)
+        [ -z "$others" ] || bad "$1, rank $rank: other files: $others"
+    done
+    say "$1, $2: share $((share >> 20)) MiB, resident:$text"
+}
+
+for layout in slice expert; do
+    start "$work/big.gguf" $layout 16
+    check $layout "$work/big.gguf"
+    stop
+    # The ranks' ranges, in order, leave out nothing.
+    end=$(sort -n "$work/ranges" | awk '$1 <= end && $2 > end { end = $2 } END { printf "%d", end }')
+    [ "$end" -ge "$file_bytes" ] || bad "$layout: no rank has what is at $end of $file_bytes"
+done
+
+for layout in slice expert; do
+    for ((rank = 0; rank < n; rank++)); do
+        "$octet" slice -m "$work/big.gguf" --shard $layout --rank $rank/$n \
+            -o "$work/part-$rank.gguf" 2>"$work/err" || bad "slicing: $(cat "$work/err")"
+    done
+    mv "$work/big.gguf" "$work/away"
+    start "$work/part-%r.gguf" $layout 1
+    check $layout "$work/part-%r.gguf"
+    stop
+    mv "$work/away" "$work/big.gguf"
+done
+
+[ $fails -eq 0 ] && say "every rank held its share"
+exit $((fails > 0))
