@@ -42,18 +42,15 @@ static json_t *row_of(const oct_token_cost *k, double compute, double one, const
 {
     double seconds = compute + k->exchange;
     return json_pack("{s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nodes", s->size, "shard",
-                     s->size == 1                    ? "-"
-                     : s->layout == OCT_SHARD_EXPERT ? "expert"
-                                                     : "slice",
-                     "gb_per_token", k->bytes * 1e-9, "compute_ms", compute * 1e3, "exchange_ms",
-                     k->exchange * 1e3, "rounds", k->rounds, "tokens_per_second", 1 / seconds,
-                     "speed_up", one / seconds, "exchange_share", k->exchange / seconds);
+                     s->size == 1 ? "-" : oct_shard_name(s->layout), "gb_per_token",
+                     k->bytes * 1e-9, "compute_ms", compute * 1e3, "exchange_ms", k->exchange * 1e3,
+                     "rounds", k->rounds, "tokens_per_second", 1 / seconds, "speed_up",
+                     one / seconds, "exchange_share", k->exchange / seconds);
 }
 
 static oct_status simulate(const oct_grok_config *c, const cluster *n, double depth, json_t *rows,
                            oct_error *err)
 {
-    static const oct_shard_layout layouts[] = {OCT_SHARD_SLICE, OCT_SHARD_EXPERT};
     oct_grok_layouts l;
     oct_shard s;
     double one = 0;
@@ -61,8 +58,9 @@ static oct_status simulate(const oct_grok_config *c, const cluster *n, double de
     OCT_TRY(oct_grok_layouts_init(c, &l, err));
     for (int size = 1; size <= n->nodes;
          size = size < n->nodes && 2 * size > n->nodes ? n->nodes : 2 * size)
-        for (int k = 0; k < (size == 1 ? 1 : 2); k++) {
-            const char *wrong = oct_shard_make(layouts[k], 0, size, c->n_slices, c->n_experts, &s);
+        for (int k = 0; k < (size == 1 ? 1 : OCT_SHARD_LAYOUTS); k++) {
+            const char *wrong =
+                oct_shard_make((oct_shard_layout)k, 0, size, c->n_slices, c->n_experts, &s);
             if (wrong && size == n->nodes)
                 return oct_fail(err, OCT_ERR_ARG, "bench: %d nodes: %s", size, wrong);
             if (wrong)

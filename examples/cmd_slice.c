@@ -4,13 +4,16 @@
 
 #include "cli.h"
 #include "commands.h"
+#include "memory.h"
 #include "progress.h"
+#include "shard.h"
 #include "slice.h"
 
 typedef struct slice_state {
     oct_slice_params params;
     const char *rank;
-    int shard; /* oct_shard_by */
+    int by_expert;
+    bool replicate_attention;
     oct_progress progress;
     oct_slice_phase phase;
     bool started;
@@ -30,9 +33,11 @@ static int parse(slice_state *r, int argc, char **argv)
     const oct_opt rows[] = {
         OCT_ROW_TEXT('m', "model", &p->model, "FILE",
                      "the whole model, made by `octet convert` (required)"),
-        OCT_ROW_CHOICE(0, "shard", &r->shard, "slice|expert",
+        OCT_ROW_CHOICE(0, "shard", &r->by_expert, "slice|expert",
                        "what a rank holds, its slices of every matrix or whole\n"
                        "experts [slice]; as in `octet run`"),
+        OCT_ROW_FLAG(0, "replicate-attention", &r->replicate_attention,
+                     "and all of attention; as in `octet run`"),
         OCT_ROW_TEXT(0, "rank", &r->rank, "R/N", "which rank of how many, from 0/N (required)"),
         OCT_ROW_TEXT('o', "output", &p->out, "FILE",
                      "the file to make (required); replaced only when the new one\n"
@@ -40,7 +45,7 @@ static int parse(slice_state *r, int argc, char **argv)
     };
     const oct_cli cli = {
         .name = "slice",
-        .synopsis = "-m MODEL --rank R/N -o FILE [--shard slice|expert]",
+        .synopsis = "-m MODEL --rank R/N -o FILE [--shard slice|expert] [--replicate-attention]",
         .about =
             "Writes what one of N ranks needs of a model, for hosts that share no file system.\n"
             "The part has the fingerprint of the model; ranks can use whole files and parts\n"
@@ -70,7 +75,7 @@ static int parse(slice_state *r, int argc, char **argv)
                       r->rank);
         return OCT_EXIT_USAGE;
     }
-    p->by = (oct_shard_by)r->shard;
+    p->by = oct_cli_shard(r->by_expert, r->replicate_attention);
     return -1;
 }
 
@@ -113,7 +118,7 @@ int oct_cmd_slice(int argc, char **argv)
         return oct_cli_fail(&err);
     char a[24], b[24];
     fprintf(stderr, "%s -> %s: rank %s by %s, %s of %s, verified\n", r.params.model, r.params.out,
-            r.rank, r.shard == OCT_SHARD_BY_EXPERT ? "expert" : "slice",
-            oct_cli_bytes(report.bytes, a), oct_cli_bytes(report.whole_bytes, b));
+            r.rank, oct_shard_name((oct_shard_layout)r.params.by), oct_cli_bytes(report.bytes, a),
+            oct_cli_bytes(report.whole_bytes, b));
     return OCT_EXIT_OK;
 }

@@ -149,6 +149,23 @@ void oct_memory_have(const char *root, oct_memory *m)
 
 /* ---- what is needed ------------------------------------------------------------------------- */
 
+oct_shard_by oct_cli_shard(bool by_expert, bool replicate_attention)
+{
+    if (replicate_attention)
+        return by_expert ? OCT_SHARD_BY_EXPERT_REPLICATED : OCT_SHARD_BY_SLICE_REPLICATED;
+    return by_expert ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+}
+
+unsigned oct_cli_shards(const oct_cli_session *o)
+{
+    const unsigned replicated =
+                       1u << OCT_SHARD_BY_SLICE_REPLICATED | 1u << OCT_SHARD_BY_EXPERT_REPLICATED,
+                   divided = 1u << OCT_SHARD_BY_SLICE | 1u << OCT_SHARD_BY_EXPERT;
+    if (o->shard != OCT_CLI_SHARD_AUTO)
+        return 1u << oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
+    return o->replicate_attention ? replicated : replicated | divided;
+}
+
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,
                             oct_session_params *p)
 {
@@ -162,7 +179,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->kv = (oct_kv)o->kv;
     p->act = (oct_act)o->act;
     p->blas = o->blas;
-    p->shard = o->shard == OCT_CLI_SHARD_EXPERT ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+    p->shard = oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
     p->comm = oct_ranks_comm();
     p->cancel = oct_cli_cancel_flag();
 }
@@ -217,8 +234,9 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     oct_error err = {0};
     char a[24], b[24], c[24], d[24];
     oct_session_params params = *p;
-    if (o->shard == OCT_CLI_SHARD_AUTO && oct_model_get_info(m)->part_size)
-        params.shard = oct_model_get_info(m)->part_by; /* there is no choice */
+    const oct_model_info *info = oct_model_get_info(m);
+    if (info->part_size && oct_cli_shards(o) >> info->part_by & 1)
+        params.shard = info->part_by; /* there is no choice */
     if (oct_session_estimate(m, &params, &need, &err) != OCT_OK)
         return oct_cli_fail(&err);
     char path[PATH_MAX];

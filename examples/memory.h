@@ -23,7 +23,8 @@ typedef struct oct_cli_session {
     int kv;                          /* oct_kv */
     int act;                         /* oct_act */
     bool blas, dry_run, force;
-    int shard;   /* OCT_CLI_SHARD_... */
+    int shard; /* OCT_CLI_SHARD_... */
+    bool replicate_attention;
     int weights; /* OCT_CLI_WEIGHTS_... */
 } oct_cli_session;
 
@@ -53,12 +54,19 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                        "[mapped on one node, owned on several]"),                       \
         OCT_ROW_CHOICE(0, "shard", &(s).shard, "auto|slice|expert",                     \
                        "under mpirun: what a rank holds, its slices of every matrix\n"  \
-                       "or whole experts [auto: what is predicted to be faster]"),       \
+                       "or whole experts [auto: what is predicted to be faster]"),      \
+        OCT_ROW_FLAG(0, "replicate-attention", &(s).replicate_attention,                \
+                     "and all of attention: half the exchanges, for slow networks\n"    \
+                     "[auto takes it where it is predicted to be faster]"),             \
         OCT_ROW_FLAG(0, "dry-run", &(s).dry_run,                                        \
                      "print the memory that is needed and there, load nothing"),        \
         OCT_ROW_FLAG(0, "force", &(s).force,                                            \
                      "go on although the weights do not fit into memory: they are\n"    \
                      "then read from disk again and again")
+
+oct_shard_by oct_cli_shard(bool by_expert, bool replicate_attention);
+/* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_by k. */
+unsigned oct_cli_shards(const oct_cli_session *o);
 
 /* Session parameters from options. */
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,

@@ -38,18 +38,17 @@ static double unit_bytes(const oct_q8_layout *l)
 static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
                          double depth)
 {
-    double slices = (double)(s->end_slice - s->first_slice), experts = (double)c->n_used;
-    double expert_slices = slices, d = (double)c->d_model;
-    if (oct_shard_has_all_slices(s, c->n_experts)) {
-        experts = most_on_a_node(s->size, s->end_expert - s->first_expert, c->n_used);
-        expert_slices = (double)c->n_slices;
-    }
-    double share = slices / (double)c->n_slices;
-    double kv = 2.0 * 2.0 * depth * (double)(c->n_kv_heads * c->head_dim) * share;
-    double layer = slices * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) + kv +
-                   experts * expert_slices * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
+    double attn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION);
+    double ffn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_EXPERTS);
+    double vocab = (double)oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY);
+    double slices = (double)c->n_slices, d = (double)c->d_model, experts = (double)c->n_used;
+    if (s->whole_experts)
+        experts = most_on_a_node(s->size, s->experts.end - s->experts.first, c->n_used);
+    double kv = 2.0 * 2.0 * depth * (double)(c->n_kv_heads * c->head_dim) * attn / slices;
+    double layer = attn * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) + kv +
+                   experts * ffn * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
                    4 * d * (4 + (c->n_experts > 1 ? (double)c->n_experts : 0));
-    return (double)c->n_layers * layer + share * (double)c->n_vocab * d * sizeof(uint16_t);
+    return (double)c->n_layers * layer + vocab / slices * (double)c->n_vocab * d * sizeof(uint16_t);
 }
 
 static void add_sum(oct_token_cost *k, const oct_network *net, double ranks, double bytes)
@@ -70,14 +69,15 @@ oct_token_cost oct_predict_token(const oct_grok_config *c, const oct_grok_layout
 {
     oct_token_cost k = {.bytes = bytes_read(c, l, s, depth)};
     double ranks = s->size, d = (double)c->d_model * sizeof(float);
-    bool one_sum = s->layout == OCT_SHARD_EXPERT && c->n_experts > 1 && c->n_used <= 2;
+    bool one_sum = s->whole_experts && c->n_used <= 2;
     if (s->size == 1)
         return k;
     /* order, token, sequence, wanted row */
     add_all(&k, net, ranks, 3 * sizeof(int64_t) + 3 * sizeof(int32_t));
     add_sum(&k, net, ranks, d); /* embedding */
     for (int64_t i = 0; i < c->n_layers; i++) {
-        add_sum(&k, net, ranks, d);
+        if (!s->whole_attention)
+            add_sum(&k, net, ranks, d);
         add_sum(&k, net, ranks, one_sum ? d : d * (double)c->n_used);
     }
     add_all(&k, net, ranks, (double)(c->n_vocab * 4) / ranks); /* logits */

@@ -13,13 +13,14 @@
 #include "memory.h"
 #include "progress.h"
 #include "ranks_impl.h"
+#include "shard.h"
 
 enum { ORDER_OPEN = 1, ORDER_END };
 
 /* What rank 0 tells the others to open. */
 typedef struct open_order {
     int64_t what;
-    bool choose;               /* --shard auto */
+    unsigned shards;           /* that may be chosen, see oct_cli_shards */
     oct_session_params params; /* pointers are not used */
     char path[PATH_MAX];
 } open_order;
@@ -69,49 +70,82 @@ static oct_status join(oct_error *err)
     return open(say, NULL, &job, err);
 }
 
+/* Layouts, bit k for oct_shard_by k: those that are allowed and possible, and those of them that a
+ * rank has memory for. */
+typedef struct layouts {
+    uint32_t can, fit;
+} layouts;
+
+/* Rank 0: the layout that is predicted to be fastest, of those that all ranks can use. */
+static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int n_threads,
+                            layouts all)
+{
+    const int64_t d_model = oct_model_get_info(m)->d_model;
+    const uint32_t from = all.fit ? all.fit : all.can & -all.can; /* the first: it needs least */
+    char list[400] = "";
+    int n = 0, best = -1;
+    double least = 0;
+    for (int k = 0; k < OCT_SHARD_LAYOUTS; k++) {
+        if (!(all.can >> k & 1))
+            continue;
+        /* on average caches are half full */
+        double seconds = oct_rank_predict(m, job->size, (oct_shard_by)k, p->n_ctx / 2, &pace);
+        n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
+                      1e3 * seconds, oct_shard_name((oct_shard_layout)k),
+                      all.fit >> k & 1 ? "" : " (not enough memory)");
+        if (!(from >> k & 1) || (best >= 0 && seconds >= least))
+            continue;
+        best = k;
+        least = seconds;
+    }
+    if (all.can & (all.can - 1)) /* there was a choice */
+        fprintf(stderr,
+                "ranks by %s: predicted per token: %s (%d threads read %.3g GB/s, %lld floats are "
+                "folded in %.3g us)\n",
+                oct_shard_name((oct_shard_layout)best), list, n_threads, pace.read / 1e9,
+                (long long)d_model, 1e6 * (pace.latency + (double)d_model * pace.per_float));
+    return (oct_shard_by)best;
+}
+
 /* Measures what the ranks can do; *by is the layout that all take. */
-static oct_status choose_layout(const open_order *o, const oct_model *m, oct_shard_by *by,
-                                oct_error *err)
+static oct_status choose_layout(const open_order *o, const oct_model *m, const oct_error *opened,
+                                oct_shard_by *by, oct_error *err)
 {
     const oct_model_info *i = m ? oct_model_get_info(m) : NULL;
-    oct_session_need need = {.n_threads = 1};
-    oct_error ignored = {0};
+    oct_rank_report r = {0}; /* without a model nothing is known against any layout */
     oct_session_params p = o->params;
+    layouts mine = {0}, *all;
+    int n_threads = 1;
     p.comm = job;
     p.isa = p.topology = NULL;
-    int32_t part = i && i->part_size ? (int32_t)i->part_by : -1, *parts = NULL;
-    if (part >= 0 && o->choose)
-        p.shard = i->part_by;
-    if (m)
-        (void)!oct_session_estimate(m, &p, &need, &ignored);
-    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, need.n_threads, &pace, err));
-    parts = malloc((size_t)job->size * sizeof *parts);
-    if (!parts)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the parts of %d ranks", job->size);
-    oct_status status = job->gather(job, &part, sizeof part, parts, err);
-    for (int r = 0; r < job->size; r++)
-        part = parts[r] > part ? parts[r] : part;
-    free(parts);
+    for (int k = 0; k < OCT_SHARD_LAYOUTS; k++) {
+        uint32_t bit = o->shards & 1u << k;
+        p.shard = (oct_shard_by)k;
+        if (bit && m)
+            oct_rank_report_self(m, &p, opened, &r);
+        if (!bit || (m && r.status != OCT_OK))
+            continue;
+        mine.can |= bit;
+        mine.fit |= r.need <= r.have ? bit : 0;
+        n_threads = m ? r.n_threads : 1;
+    }
+    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, &pace, err));
+    all = malloc((size_t)job->size * sizeof *all);
+    if (!all)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the layouts of %d ranks", job->size);
+    oct_status status = job->gather(job, &mine, sizeof mine, all, err);
+    for (int k = 0; k < job->size && status == OCT_OK; k++) {
+        mine.can &= all[k].can;
+        mine.fit &= all[k].fit;
+    }
+    free(all);
     if (status != OCT_OK)
         return status;
-    int32_t chosen = o->choose && part >= 0 ? part : (int32_t)*by;
-    if (job->rank == 0 && o->choose && part < 0) {
-        oct_session_params expert = p;
-        expert.shard = OCT_SHARD_BY_EXPERT;
-        double slices = oct_rank_predict(m, job->size, OCT_SHARD_BY_SLICE, &pace);
-        double experts = oct_rank_predict(m, job->size, OCT_SHARD_BY_EXPERT, &pace);
-        bool possible =
-            i->n_experts > 1 && oct_session_estimate(m, &expert, &need, &ignored) == OCT_OK;
-        chosen = possible && experts < slices ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
-        fprintf(stderr,
-                "ranks by %s: predicted at %.3g ms per token by slice, %.3g by expert "
-                "(%d threads read %.3g GB/s, %lld floats are folded in %.3g us)\n",
-                chosen == OCT_SHARD_BY_EXPERT ? "expert" : "slice", 1e3 * slices, 1e3 * experts,
-                need.n_threads, pace.read / 1e9, (long long)i->d_model,
-                1e6 * (pace.latency + (double)i->d_model * pace.per_float));
-    }
+    int32_t chosen = (int32_t)*by; /* what is wrong with it the reports will say */
+    if (job->rank == 0 && mine.can)
+        chosen = (int32_t)fastest(m, &p, n_threads, mine);
     OCT_TRY(job->broadcast(job, &chosen, sizeof chosen, err));
-    layout = *by = chosen == OCT_SHARD_BY_EXPERT ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+    layout = *by = (oct_shard_by)chosen;
     return OCT_OK;
 }
 
@@ -148,7 +182,7 @@ static oct_status make_together(const open_order *o, oct_model *m, const oct_ses
     *s = NULL;
     oct_session_params p = *params;
     p.comm = job;
-    OCT_TRY(choose_layout(o, m, &p.shard, err));
+    OCT_TRY(choose_layout(o, m, opened, &p.shard, err));
     oct_rank_report mine, *all = calloc((size_t)job->size, sizeof *all);
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", job->size);
@@ -234,8 +268,7 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
         OCT_TRY(place_weights(options, m, p, err));
         return oct_session_new(m, p, s, err);
     }
-    open_order o = {
-        .what = ORDER_OPEN, .choose = options->shard == OCT_CLI_SHARD_AUTO, .params = *p};
+    open_order o = {.what = ORDER_OPEN, .shards = oct_cli_shards(options), .params = *p};
     OCT_TRY(absolute(options->model, o.path, err));
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};

@@ -33,9 +33,9 @@ typedef struct oct_rank_pace {
 OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads,
                                            oct_rank_pace *pace, oct_error *err);
 
-/* Seconds for a token of one short sequence (predict.h); infinite if such ranks cannot share the
- * model. */
-double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by,
+/* Seconds for a token of one sequence behind `depth` others (predict.h); infinite if such ranks
+ * cannot share the model. */
+double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
                         const oct_rank_pace *pace);
 
 /* Where the time of a session went, two lines on stderr. since: of the communicator when the

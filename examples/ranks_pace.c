@@ -72,22 +72,24 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_ran
     return status;
 }
 
-double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, const oct_rank_pace *pace)
+double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
+                        const oct_rank_pace *pace)
 {
     oct_shard s;
     double n = n_ranks;
     /* a fold: two latencies, 2 (n-1)/n of its bytes */
     const oct_network net = {pace->latency / 2,
                              pace->per_float / sizeof(float) * n / (2 * fmax(1, n - 1))};
-    if (oct_shard_make(by == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE, 0, n_ranks,
-                       m->config.n_slices, m->config.n_experts, &s))
+    if (oct_shard_make((oct_shard_layout)by, 0, n_ranks, m->config.n_slices, m->config.n_experts,
+                       &s))
         return INFINITY;
-    oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &s, 0, &net);
+    oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &s, (double)depth, &net);
     return cost.bytes / pace->read + cost.exchange;
 }
 
 /* Which part of the tokens' experts each rank computed. */
-static void print_load(const oct_comm *c, const oct_model_info *i, const oct_session_stats *st)
+static void print_load(const oct_comm *c, const oct_model_info *i, oct_shard_by by,
+                       const oct_session_stats *st)
 {
     uint64_t total = 0;
     for (int64_t e = 0; e < i->n_experts; e++)
@@ -98,9 +100,9 @@ static void print_load(const oct_comm *c, const oct_model_info *i, const oct_ses
     for (int r = 0; r < c->size; r++) {
         oct_shard s;
         uint64_t mine = 0;
-        if (oct_shard_make(OCT_SHARD_EXPERT, r, c->size, i->n_slices, i->n_experts, &s))
+        if (oct_shard_make((oct_shard_layout)by, r, c->size, i->n_slices, i->n_experts, &s))
             break;
-        for (int64_t e = s.first_expert; e < s.end_expert; e++)
+        for (int64_t e = s.experts.first; e < s.experts.end; e++)
             mine += st->expert_rows[e];
         fprintf(stderr, "%s %.1f %%",
                 r ? "," : " load of ranks 0, 1, ...:", 100 * (double)mine / (double)total);
@@ -121,11 +123,11 @@ void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_mo
     fprintf(stderr,
             "%-9s %d by %s; per token %.3f ms: compute %.3f, exchange %.3f, wait for the slowest "
             "%.3f; %s sent in %.1f rounds by rank 0\n",
-            "ranks", c->size, by == OCT_SHARD_BY_EXPERT ? "expert" : "slice",
-            1e3 * st->seconds / tokens, 1e3 * fmax(0, st->seconds - all) / tokens,
-            1e3 * pure / tokens, 1e3 * (all - pure) / tokens,
+            "ranks", c->size, oct_shard_name((oct_shard_layout)by), 1e3 * st->seconds / tokens,
+            1e3 * fmax(0, st->seconds - all) / tokens, 1e3 * pure / tokens,
+            1e3 * (all - pure) / tokens,
             oct_cli_bytes((uint64_t)((double)(s->bytes_sent - since->bytes_sent) / tokens), b),
             (double)(s->rounds - since->rounds) / tokens);
-    if (by == OCT_SHARD_BY_EXPERT)
-        print_load(c, i, st);
+    if (by == OCT_SHARD_BY_EXPERT || by == OCT_SHARD_BY_EXPERT_REPLICATED)
+        print_load(c, i, by, st);
 }

@@ -20,7 +20,8 @@ enum {
 /* The table is the runs, and this at the end of the file. */
 typedef struct footer {
     uint64_t n_runs;
-    uint32_t layout, rank, size, zero;
+    uint32_t layout; /* 0 expert, 1 slice; 2, 3: these with attention replicated */
+    uint32_t rank, size, zero;
     uint64_t whole_bytes;
     uint64_t sum; /* XXH3 of the runs and of what is before it here */
     char magic[8];
@@ -69,7 +70,7 @@ void *oct_part_table(const oct_part *p, size_t *n)
     *n = table_bytes((uint64_t)p->n_runs);
     char *table = malloc(*n);
     footer f = {.n_runs = (uint64_t)p->n_runs,
-                .layout = (uint32_t)p->layout,
+                .layout = (uint32_t)p->layout ^ 1,
                 .rank = (uint32_t)p->rank,
                 .size = (uint32_t)p->size,
                 .whole_bytes = p->whole_bytes};
@@ -126,7 +127,7 @@ static oct_status check_footer(const footer *f, const char *path, uint64_t file_
         return oct_fail(err, OCT_ERR_FORMAT,
                         "%s: the part's table has %" PRIu64 " runs, expected 1..%d that fit", path,
                         f->n_runs, MAX_RUNS);
-    if (f->whole_bytes > INT64_MAX - HUGE_RUN || f->layout > OCT_SHARD_SLICE ||
+    if (f->whole_bytes > INT64_MAX - HUGE_RUN || f->layout >= OCT_SHARD_LAYOUTS ||
         f->size > MAX_RANKS || f->rank >= f->size)
         return oct_fail(err, OCT_ERR_FORMAT,
                         "%s: the part says rank %u of %u, layout %u, of %" PRIu64 " bytes", path,
@@ -166,7 +167,7 @@ static oct_status read_part(int fd, const char *path, uint64_t file_bytes, oct_p
     oct_part *p = calloc(1, sizeof *p);
     if (!p)
         return oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory", path);
-    *p = (oct_part){.layout = (oct_shard_layout)f.layout,
+    *p = (oct_part){.layout = (oct_shard_layout)(f.layout ^ 1),
                     .rank = (int)f.rank,
                     .size = (int)f.size,
                     .whole_bytes = f.whole_bytes,
@@ -253,7 +254,6 @@ const char *oct_part_name(oct_shard_layout layout, int rank, int size, char out[
 {
     if (size == 1)
         return "the whole model";
-    snprintf(out, OCT_PART_NAME_MAX, "rank %d of %d by %s", rank, size,
-             layout == OCT_SHARD_EXPERT ? "expert" : "slice");
+    snprintf(out, OCT_PART_NAME_MAX, "rank %d of %d by %s", rank, size, oct_shard_name(layout));
     return out;
 }

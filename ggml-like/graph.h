@@ -12,6 +12,7 @@
 
 #include "arena.h"
 #include "q8.h"
+#include "shard.h"
 #include "status.h"
 
 typedef enum oct_dtype {
@@ -28,6 +29,7 @@ typedef struct oct_tensor {
     size_t row_bytes;
     const oct_q8_layout *q8;  /* OCT_Q8: borrowed */
     const uint16_t *scales;   /* OCT_Q8: bf16, see q8.h; data holds the weights */
+    oct_shard_kind kind;      /* OCT_Q8: decides which slices a rank computes */
     oct_act_layout act;       /* OCT_ACT */
     bool selected;            /* its rows are those whose logits are wanted, see SELECT */
     const void *data;         /* weights; NULL for activations */

@@ -6,24 +6,45 @@
 #include <stdint.h>
 
 typedef enum oct_shard_layout {
-    OCT_SHARD_EXPERT, /* whole experts; attention and head by slices */
-    OCT_SHARD_SLICE   /* the same slices of every matrix */
+    OCT_SHARD_SLICE,  /* the same slices of every matrix */
+    OCT_SHARD_EXPERT, /* whole experts; attention and vocabulary by slices */
+    /* The same with attention in full on every rank, caches included: nothing is exchanged there */
+    OCT_SHARD_SLICE_REPLICATED,
+    OCT_SHARD_EXPERT_REPLICATED,
+    OCT_SHARD_LAYOUTS
 } oct_shard_layout;
+
+/* "expert with attention replicated" */
+const char *oct_shard_name(oct_shard_layout layout);
+
+/* What is divided into slices. */
+typedef enum oct_shard_kind {
+    OCT_SHARD_OF_ATTENTION, /* its matrices and KV heads */
+    OCT_SHARD_OF_EXPERTS,   /* or the feed-forward matrices of a dense model */
+    OCT_SHARD_OF_VOCABULARY,
+    OCT_SHARD_KINDS
+} oct_shard_kind;
+
+typedef struct oct_shard_range {
+    int64_t first, end;
+} oct_shard_range;
 
 /* Slices and experts are those of the model, in whole numbers: a rank's slices are a subtree of the
  * tree that folds them, so that sums over ranks have the bits of one process. */
 typedef struct oct_shard {
     int rank, size;
     oct_shard_layout layout;
-    int64_t first_slice, end_slice;   /* of attention and vocabulary; SLICE: of the experts too */
-    int64_t first_expert, end_expert; /* SLICE: all */
+    bool whole_experts;   /* sums over the slices of an expert are the rank's own */
+    bool whole_attention; /* as those over the slices of attention */
+    oct_shard_range slices[OCT_SHARD_KINDS];
+    oct_shard_range experts;
 } oct_shard;
 
 /* The shard of one rank. Returns NULL, or why size ranks cannot share such a model (static). */
 const char *oct_shard_make(oct_shard_layout layout, int rank, int size, int64_t n_slices,
                            int64_t n_experts, oct_shard *out);
 
-/* Slices of a matrix that the shard computes: all of an expert's in layout EXPERT. */
-bool oct_shard_has_all_slices(const oct_shard *s, int64_t n_experts_of_matrix);
+/* How many slices the rank has. */
+int64_t oct_shard_n_slices(const oct_shard *s, oct_shard_kind kind);
 
 #endif

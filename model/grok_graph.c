@@ -13,7 +13,7 @@ static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_at
     }
     oct_tensor *o = oct_graph_attention(g, qkv, attn);
     oct_tensor *y = oct_graph_linear(g, oct_graph_quantise(g, o, w->attn_out.q8), &w->attn_out);
-    if (shard->size > 1)
+    if (shard->size > 1 && !shard->whole_attention)
         oct_graph_fold_ranks(g, y);
     return y;
 }
@@ -24,7 +24,7 @@ static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_at
 static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n_used,
                                 const oct_shard *shard, oct_tensor *x)
 {
-    bool fold_sum = w->router.data && shard->layout == OCT_SHARD_EXPERT && n_used <= 2;
+    bool fold_sum = shard->whole_experts && n_used <= 2;
     oct_tensor *routes = w->router.data ? oct_graph_route(g, x, &w->router, n_used) : NULL;
     oct_tensor *act = oct_graph_quantise(g, x, w->gate_up.q8);
     oct_tensor *slots = oct_graph_experts(g, act, routes, n_used, &w->gate_up, &w->down);

@@ -26,10 +26,16 @@ static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
         (unsigned long long)have->ne[2]);
 }
 
-static oct_tensor packed(const char *name, const oct_q8_layout *l, const void *data)
+static oct_tensor packed(const char *name, const oct_q8_layout *l, oct_shard_kind kind,
+                         const void *data)
 {
-    return (oct_tensor){
-        .name = name, .dtype = OCT_Q8, .rows = l->n_out, .cols = l->n_in, .q8 = l, .data = data};
+    return (oct_tensor){.name = name,
+                        .dtype = OCT_Q8,
+                        .rows = l->n_out,
+                        .cols = l->n_in,
+                        .q8 = l,
+                        .kind = kind,
+                        .data = data};
 }
 
 static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
@@ -48,12 +54,13 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     const oct_grok_layouts *l = &m->layouts;
     oct_grok_layer *w = t->layer >= 0 ? &m->layers[t->layer] : NULL;
     int64_t d = m->config.d_model;
+    const oct_shard_kind attn = OCT_SHARD_OF_ATTENTION, ffn = OCT_SHARD_OF_EXPERTS;
     oct_tensor norm = plain(have->name, 1, d, have->data);
     switch (t->kind) {
-    case OCT_GROK_GATE_UP: w->gate_up = packed(have->name, &l->gate_up, have->data); break;
-    case OCT_GROK_DOWN: w->down = packed(have->name, &l->down, have->data); break;
-    case OCT_GROK_QKV: w->qkv = packed(have->name, &l->qkv, have->data); break;
-    case OCT_GROK_ATTN_OUT: w->attn_out = packed(have->name, &l->attn_out, have->data); break;
+    case OCT_GROK_GATE_UP: w->gate_up = packed(have->name, &l->gate_up, ffn, have->data); break;
+    case OCT_GROK_DOWN: w->down = packed(have->name, &l->down, ffn, have->data); break;
+    case OCT_GROK_QKV: w->qkv = packed(have->name, &l->qkv, attn, have->data); break;
+    case OCT_GROK_ATTN_OUT: w->attn_out = packed(have->name, &l->attn_out, attn, have->data); break;
     case OCT_GROK_GATE_UP_SCALES: w->gate_up.scales = have->data; break;
     case OCT_GROK_DOWN_SCALES: w->down.scales = have->data; break;
     case OCT_GROK_QKV_SCALES: w->qkv.scales = have->data; break;
@@ -194,8 +201,7 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     i->file_bytes = part ? part->file_bytes : oct_gguf_file_bytes(m->file);
     i->part_size = part ? part->size : 0;
     i->part_rank = part ? part->rank : 0;
-    i->part_by =
-        part && part->layout == OCT_SHARD_EXPERT ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+    i->part_by = part ? (oct_shard_by)part->layout : OCT_SHARD_BY_SLICE;
     i->active_bytes = active_bytes(m);
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }

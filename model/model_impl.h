@@ -29,6 +29,13 @@ struct oct_model {
     size_t owned_bytes;
 };
 
+/* octet.h and shard.h count the ways to divide alike: a cast leads from one to the other. */
+_Static_assert((int)OCT_SHARD_BY_SLICE == OCT_SHARD_SLICE &&
+                   (int)OCT_SHARD_BY_EXPERT == OCT_SHARD_EXPERT &&
+                   (int)OCT_SHARD_BY_SLICE_REPLICATED == OCT_SHARD_SLICE_REPLICATED &&
+                   (int)OCT_SHARD_BY_EXPERT_REPLICATED == OCT_SHARD_EXPERT_REPLICATED,
+               "the same layouts");
+
 /* What a rank's file holds: everything that is not a unit, or a slice of the embedding, of another
  * rank. Fills *part, checksums aside; the caller frees part->run. */
 OCT_MUST_CHECK oct_status oct_model_part(const oct_model *m, const oct_shard *shard, oct_part *part,

@@ -28,8 +28,12 @@ typedef struct oct_model oct_model;
 
 /* How ranks divide a model. */
 typedef enum oct_shard_by {
-    OCT_SHARD_BY_SLICE, /* every rank has its slices of every matrix */
-    OCT_SHARD_BY_EXPERT /* every rank has whole experts; attention and vocabulary by slices */
+    OCT_SHARD_BY_SLICE,  /* every rank has its slices of every matrix */
+    OCT_SHARD_BY_EXPERT, /* every rank has whole experts; attention and vocabulary by slices */
+    /* The same, but every rank computes attention in full, with all of its weights and caches:
+     * nothing is exchanged there. For slow networks. */
+    OCT_SHARD_BY_SLICE_REPLICATED,
+    OCT_SHARD_BY_EXPERT_REPLICATED
 } oct_shard_by;
 
 typedef struct oct_model_info {

@@ -26,7 +26,7 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20, COPY_BYTES = 8 << 20, SAMPLES = 512 };
 typedef struct span {
     uint64_t at, bytes; /* in the file */
     int64_t expert, slice;
-    bool of_experts; /* one of several experts' */
+    oct_shard_kind kind;
 } span;
 
 typedef struct span_list {
@@ -44,13 +44,12 @@ static void add_matrix(const oct_model *m, const oct_tensor *w, span_list *out)
     const oct_q8_layout *l = w->q8;
     for (int64_t e = 0; e < l->n_experts; e++)
         for (int64_t s = 0; s < l->n_slices; s++) {
-            bool many = l->n_experts > 1;
             if (out->v) {
                 out->v[out->n] = (span){file_offset(m, w->data) + oct_q8_unit_offset(l, e, s),
-                                        l->unit_stride, e, s, many};
+                                        l->unit_stride, e, s, w->kind};
                 out->v[out->n + 1] =
                     (span){file_offset(m, w->scales) + oct_q8_scale_offset(l, e, s),
-                           l->scale_stride, e, s, many};
+                           l->scale_stride, e, s, w->kind};
             }
             out->n += 2;
         }
@@ -70,8 +69,8 @@ static void list_spans(const oct_model *m, span_list *out)
     uint64_t bytes = (uint64_t)(m->embedding.slice_rows_pad * m->embedding.cols) * sizeof(uint16_t);
     for (int64_t s = 0; s < m->config.n_slices; s++, out->n++)
         if (out->v)
-            out->v[out->n] =
-                (span){file_offset(m, m->embedding.data) + (uint64_t)s * bytes, bytes, 0, s, false};
+            out->v[out->n] = (span){file_offset(m, m->embedding.data) + (uint64_t)s * bytes, bytes,
+                                    0, s, OCT_SHARD_OF_VOCABULARY};
 }
 
 static oct_status make_spans(const oct_model *m, span_list *out, oct_error *err)
@@ -90,9 +89,10 @@ static oct_status make_spans(const oct_model *m, span_list *out, oct_error *err)
 
 static bool is_mine(const span *s, const oct_shard *shard)
 {
-    return s->of_experts && shard->layout == OCT_SHARD_EXPERT
-               ? s->expert >= shard->first_expert && s->expert < shard->end_expert
-               : s->slice >= shard->first_slice && s->slice < shard->end_slice;
+    const oct_shard_range slices = shard->slices[s->kind], experts = shard->experts;
+    return s->slice >= slices.first && s->slice < slices.end &&
+           (s->kind != OCT_SHARD_OF_EXPERTS ||
+            (s->expert >= experts.first && s->expert < experts.end));
 }
 
 static int by_offset(const void *a, const void *b)
@@ -145,9 +145,8 @@ oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by
 {
     oct_shard shard;
     span_list spans;
-    oct_shard_layout layout = by == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
-    const char *wrong =
-        oct_shard_make(layout, rank, size, m->config.n_slices, m->config.n_experts, &shard);
+    const char *wrong = oct_shard_make((oct_shard_layout)by, rank, size, m->config.n_slices,
+                                       m->config.n_experts, &shard);
     if (wrong)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
     if (m->owned)

@@ -70,17 +70,20 @@ static void choose_threads(const oct_model *m, const oct_session_params *p, reso
         }
     }
     r->bind = !p->no_bind && strcmp(r->topology.why, "cgroup quota") != 0;
-    r->n_domains =
-        oct_cpu_domains(&r->topology, r->n_threads, r->shard.end_slice - r->shard.first_slice);
+    r->n_domains = r->topology.n_nodes;
+    for (int kind = 0; kind < OCT_SHARD_KINDS; kind++) { /* what suits all of them */
+        int n = oct_cpu_domains(&r->topology, r->n_threads,
+                                oct_shard_n_slices(&r->shard, (oct_shard_kind)kind));
+        r->n_domains = n < r->n_domains ? n : r->n_domains;
+    }
 }
 
 static oct_status choose_shard(const oct_model *m, const oct_session_params *p, oct_shard *shard,
                                oct_error *err)
 {
     const oct_comm *comm = p->comm ? p->comm : oct_comm_local();
-    oct_shard_layout layout = p->shard == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
-    const char *wrong = oct_shard_make(layout, comm->rank, comm->size, m->config.n_slices,
-                                       m->config.n_experts, shard);
+    const char *wrong = oct_shard_make((oct_shard_layout)p->shard, comm->rank, comm->size,
+                                       m->config.n_slices, m->config.n_experts, shard);
     if (wrong)
         return oct_fail(err, OCT_ERR_UNSUPPORTED, "%d ranks for %lld slices and %lld experts: %s",
                         comm->size, (long long)m->config.n_slices, (long long)m->config.n_experts,
@@ -128,7 +131,8 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->kv.type = kv_types[p->kv];
     s->kv.n_layers = c->n_layers;
     s->kv.n_seqs = r->n_seqs;
-    s->kv.n_heads = c->n_kv_heads / c->n_slices * (r->shard.end_slice - r->shard.first_slice);
+    s->kv.n_heads =
+        c->n_kv_heads / c->n_slices * oct_shard_n_slices(&r->shard, OCT_SHARD_OF_ATTENTION);
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
@@ -231,16 +235,17 @@ static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
     const oct_grok_layouts *l = &m->layouts;
     if (s->size == 1)
         return m->info.weight_bytes;
-    uint64_t slices = (uint64_t)(s->end_slice - s->first_slice), d = (uint64_t)c->d_model;
-    uint64_t ffn_slices =
-        oct_shard_has_all_slices(s, c->n_experts) ? (uint64_t)c->n_slices : slices;
-    uint64_t layer = slices * (l->qkv.unit_stride + l->qkv.scale_stride + l->attn_out.unit_stride +
-                               l->attn_out.scale_stride) +
-                     (uint64_t)(s->end_expert - s->first_expert) * ffn_slices *
+    uint64_t attn = (uint64_t)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION);
+    uint64_t ffn = (uint64_t)oct_shard_n_slices(s, OCT_SHARD_OF_EXPERTS);
+    uint64_t vocab = (uint64_t)oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY);
+    uint64_t experts = (uint64_t)(s->experts.end - s->experts.first), d = (uint64_t)c->d_model;
+    uint64_t layer = attn * (l->qkv.unit_stride + l->qkv.scale_stride + l->attn_out.unit_stride +
+                             l->attn_out.scale_stride) +
+                     experts * ffn *
                          (l->gate_up.unit_stride + l->gate_up.scale_stride + l->down.unit_stride +
                           l->down.scale_stride) +
                      4 * d * (4 + (uint64_t)c->n_experts);
-    return (uint64_t)c->n_layers * layer + slices * (uint64_t)l->embedding.slice_rows_pad * d * 2 +
+    return (uint64_t)c->n_layers * layer + vocab * (uint64_t)l->embedding.slice_rows_pad * d * 2 +
            4 * d;
 }
 

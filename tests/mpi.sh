@@ -39,8 +39,10 @@ for model in tiny-grok odd dense; do
     "$octet" logits -m "$models/$model.gguf" --ids "$work/$model.ids" -o "$work/want.npy" 2>"$work/err" ||
         bad "$model alone: $(cat "$work/err")"
     for n in 1 2 4 8; do
-        for layout in slice expert; do
+        for layout in slice expert "slice --replicate-attention" "expert --replicate-attention"; do
+            [ $n = 4 ] || [ "${layout#* }" = "$layout" ] || continue
             rm -f "$work/got.npy"
+            # shellcheck disable=SC2086
             ranks $n logits -m "$models/$model.gguf" --ids "$work/$model.ids" -o "$work/got.npy" \
                 --shard $layout --chunk 5 2>"$work/err" || bad "$model, $n ranks: $(tail -n 2 "$work/err")"
             if cmp -s "$work/want.npy" "$work/got.npy"; then
@@ -62,16 +64,28 @@ want=$("$octet" run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 2>/dev/nu
 got=$(ranks 2 run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 --shard expert 2>/dev/null)
 [ -n "$want" ] && [ "$want" = "$got" ] || bad "text of 2 ranks: '$got', expected '$want'"
 
-# Every rank has its own part, or only some have; no other file is needed.
+# One token at a time: without the exchange in the attention of six layers, 12 rounds less for each.
+for more in "" --replicate-attention; do
+    # shellcheck disable=SC2086
+    ranks 4 run -m "$model" -p "hacker:" -n 9 --temp 0 --chunk 1 --shard slice $more 2>"$work/err" >/dev/null
+    sed -n 's/.* sent in \([0-9.]*\) rounds by rank 0$/\1/p' "$work/err"
+done >"$work/rounds"
+awk '{ r[NR] = $1 } END { exit !(NR == 2 && r[1] - r[2] > 11.85 && r[1] - r[2] < 12.15) }' "$work/rounds" ||
+    bad "rounds per token, with attention divided and replicated: $(tr '\n' ' ' <"$work/rounds")"
+
+# Every rank has its own part, or only some have; no other file is needed. auto takes what they hold.
 ids=$work/tiny-grok.ids
 "$octet" logits -m "$model" --ids "$ids" -o "$work/want.npy" 2>/dev/null
-for layout in slice expert; do
+for layout in "slice --replicate-attention" slice expert; do
+    shard=$layout
+    [ "${layout#* }" = "$layout" ] || shard=auto
     for r in 0 1 2 3; do
+        # shellcheck disable=SC2086
         "$octet" slice -m "$model" --shard $layout --rank $r/4 -o "$work/part-$r.gguf" 2>"$work/err" ||
             bad "slicing: $(cat "$work/err")"
     done
     rm -f "$work/got.npy"
-    ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/got.npy" --shard $layout 2>"$work/err"
+    ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/got.npy" --shard $shard 2>"$work/err"
     cmp -s "$work/want.npy" "$work/got.npy" || bad "4 parts by $layout: $(tail -n 2 "$work/err")"
 done
 ln -sf "$model" "$work/part-0.gguf"
@@ -83,6 +97,10 @@ ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/no.npy" --shard sl
     bad "parts of the other layout were accepted"
 grep -q "rank 3 .*part-3.gguf: holds the part of rank 3 of 4 by expert" "$work/err" ||
     bad "parts of the other layout: $(head -n 4 "$work/err")"
+ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/no.npy" --replicate-attention 2>"$work/err" &&
+    bad "parts without all of attention were accepted"
+grep -q "rank 1 .*: holds the part of rank 1 of 4 by expert, asked for is .* with attention replicated" "$work/err" ||
+    bad "parts without all of attention: $(head -n 4 "$work/err")"
 rm -f "$work"/part-*
 
 # The whole context in one sequence.

@@ -156,6 +156,12 @@ else
     refused "too little memory" 'rank 1 on .*: its part needs .*, but only .* is available' \
         -n 1 "$octet" "${big[@]}" : \
         -n 1 bash -c 'ulimit -v 1500000; exec "$0" "$@"' "$octet" "${big[@]}"
+    # Rank 1 has room for half of the caches: auto must not replicate them. That it is another build
+    # ends the job then.
+    [ ! -x "$work/octet" ] || refused "memory for divided attention only" \
+        'ranks by (slice|expert): .* ms by slice; .*attention replicated \(not enough memory\)' \
+        -n 1 "$octet" "${big[@]}" : \
+        -n 1 bash -c 'ulimit -v 2900000; exec "$0" "$@"' "$work/octet" "${big[@]}"
 fi
 
 # ---- ranks that differ and fit ------------------------------------------------------------------

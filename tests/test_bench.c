@@ -241,21 +241,23 @@ static void test_simulate(void **state)
     const double head = 131072 * d * 2, a = 25e-6, rate = 1.15e9;
     size_t i;
     json_t *row;
-    assert_int_equal(json_array_size(rows), 7);
+    assert_int_equal(json_array_size(rows), 13);
     json_array_foreach(rows, i, row)
     {
         double n = number(row, "nodes");
-        bool whole = strcmp(json_string_value(json_object_get(row, "shard")), "expert") == 0;
+        const char *shard = json_string_value(json_object_get(row, "shard"));
+        bool whole = strstr(shard, "expert") != NULL, all = strstr(shard, "replicated") != NULL;
         /* Two different experts of eight: chance of being on one node of n. */
         double both = (8 / n - 1) / 7, experts = whole ? 1 + both : 2 / n;
-        double bytes = layers * (experts * expert + attention / n) + head / n;
+        double bytes = layers * (experts * expert + attention / (all ? 1 : n)) + head / n;
         double found = 1e9 * number(row, "gb_per_token");
         assert_true(found > bytes && found < 1.01 * bytes); /* scales, norms, routers */
-        double sums = 2 * a * 129 + 2 * (n - 1) / n * 4 * d * (whole ? 129 : 193) / rate;
+        double folds = 1 + layers * (all ? 1 : 2), vectors = folds + layers * (whole ? 0 : 1);
+        double sums = 2 * a * folds + 2 * (n - 1) / n * 4 * d * vectors / rate;
         double rest = 3 * a + (n - 1) * (36 + 131072 * 4 / n + 64 * 8) / rate;
         double exchange = n > 1 ? sums + rest : 0;
         assert_true(fabs(1e-3 * number(row, "exchange_ms") - exchange) < 1e-9);
-        assert_true(number(row, "rounds") == (n > 1 ? 2 * 129 + 3 : 0));
+        assert_true(number(row, "rounds") == (n > 1 ? 2 * folds + 3 : 0));
         double seconds = found / 415e9 + exchange;
         assert_true(fabs(number(row, "tokens_per_second") * seconds - 1) < 1e-6);
     }
@@ -272,7 +274,7 @@ static void test_simulate(void **state)
         free(text);
     }
     rows = bench_json("-m " OCT_TEST_MODELS "/tiny-grok.gguf -t 1 -n 2 -r 1 --simulate 2,25,1.15");
-    assert_int_equal(json_array_size(rows), 3);
+    assert_int_equal(json_array_size(rows), 5);
     assert_true(number(json_array_get(rows, 0), "tokens_per_second") > 1);
     json_decref(rows);
 }

@@ -277,11 +277,10 @@ static void check(const oct_network *speed)
     oct_model *m;
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
     for (int size = 2; size <= RANKS; size *= 2)
-        for (int by = OCT_SHARD_BY_SLICE; by <= OCT_SHARD_BY_EXPERT; by++) {
+        for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             oct_shard shard;
-            assert_null(
-                oct_shard_make(by == OCT_SHARD_BY_EXPERT ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE, 0,
-                               size, m->config.n_slices, m->config.n_experts, &shard));
+            assert_null(oct_shard_make((oct_shard_layout)by, 0, size, m->config.n_slices,
+                                       m->config.n_experts, &shard));
             oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &shard, 0, speed);
             double found = 0, off = 1;
             for (int tries = 0; tries < 5 && fabs(off) > TOLERANCE; tries++) {
@@ -289,8 +288,8 @@ static void check(const oct_network *speed)
                 off = found / cost.exchange - 1;
             }
             printf("  %d ranks by %s: %.2f ms slower, %.2f predicted (%.0f rounds): %+.1f %%\n",
-                   size, by == OCT_SHARD_BY_EXPERT ? "expert" : "slice", 1e3 * found,
-                   1e3 * cost.exchange, cost.rounds, 100 * off);
+                   size, oct_shard_name((oct_shard_layout)by), 1e3 * found, 1e3 * cost.exchange,
+                   cost.rounds, 100 * off);
             assert_true(fabs(off) <= TOLERANCE);
         }
     oct_model_close(m);

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "octet.h"
+#include "model_impl.h"
 
 static const int32_t tokens[9] = {677, 263, 2224, 272, 263, 1252, 9, 3000, 4095};
 
@@ -101,6 +101,61 @@ static void test_own_cancelled(void **state)
     oct_model_close(m);
 }
 
+/* Bytes of the attention matrices of all layers. */
+static uint64_t attention_bytes(const oct_model *m)
+{
+    const oct_q8_layout *l[2] = {&m->layouts.qkv, &m->layouts.attn_out};
+    uint64_t bytes = 0;
+    for (int i = 0; i < 2; i++)
+        bytes += (uint64_t)l[i]->n_slices * (l[i]->unit_stride + l[i]->scale_stride);
+    return bytes * (uint64_t)m->config.n_layers;
+}
+
+static oct_session_need need_of(const oct_model *m, int rank, int size, oct_shard_by by)
+{
+    oct_error err = {0};
+    oct_session_need need;
+    oct_comm comm = {.rank = rank, .size = size};
+    const oct_session_params p = {
+        .n_ctx = 200, .n_seqs = 2, .n_threads = 1, .shard = by, .comm = &comm};
+    if (oct_session_estimate(m, &p, &need, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    return need;
+}
+
+/* With attention replicated a rank maps the attention matrices' other slices too and nothing else,
+ * and has the caches of one process. */
+static void test_replicated(void **state)
+{
+    (void)state;
+    static const oct_shard_by pairs[][2] = {
+        {OCT_SHARD_BY_SLICE, OCT_SHARD_BY_SLICE_REPLICATED},
+        {OCT_SHARD_BY_EXPERT, OCT_SHARD_BY_EXPERT_REPLICATED},
+    };
+    for (int pair = 0; pair < 2; pair++)
+        for (int size = 2; size <= 8; size *= 2) {
+            const int rank = size / 2;
+            uint64_t mapped[2], more = 0;
+            oct_session_need need[2];
+            for (int k = 0; k < 2; k++) {
+                oct_error err = {0};
+                oct_model *m = open_tiny();
+                oct_shard_by by = pairs[pair][k];
+                need[k] = need_of(m, rank, size, by);
+                assert_int_equal(oct_model_keep_part(m, rank, size, by, &err), OCT_OK);
+                mapped[k] = mapped_bytes();
+                more = attention_bytes(m) / (uint64_t)size * (uint64_t)(size - 1);
+                if (k == 1)
+                    assert_true(need[k].kv == need_of(m, 0, 1, by).kv);
+                oct_model_close(m);
+            }
+            assert_true(more > 0 && mapped[1] - mapped[0] == more);
+            assert_true(need[1].weights - need[0].weights == more);
+            assert_true(need[1].weights <= mapped[1]);
+            assert_true(need[1].kv == need[0].kv * (uint64_t)size);
+        }
+}
+
 static void test_keep_part(void **state)
 {
     (void)state;
@@ -134,6 +189,7 @@ int main(void)
         cmocka_unit_test(test_own),
         cmocka_unit_test(test_own_cancelled),
         cmocka_unit_test(test_keep_part),
+        cmocka_unit_test(test_replicated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,13 +6,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "model_impl.h"
 #include "npy.h"
 #include "shard.h"
+#include "synthetic.h"
 #include "thread_ranks.h"
+
+/* What rank 0 must have folded: per chunk the embedding, and in every layer the experts' vectors,
+ * before that the attention's unless it is replicated. */
+static void check_folds(const job *j)
+{
+    const oct_model_info *i = oct_model_get_info(j->model);
+    int64_t half = j->T / 2, rest = j->T - half, chunk = j->params.chunk;
+    int64_t chunks = j->B * ((half + chunk - 1) / chunk + 2 * ((rest + chunk - 1) / chunk));
+    oct_shard_by by = j->params.shard;
+    bool replicated = by == OCT_SHARD_BY_SLICE_REPLICATED || by == OCT_SHARD_BY_EXPERT_REPLICATED;
+    bool whole = by == OCT_SHARD_BY_EXPERT || by == OCT_SHARD_BY_EXPERT_REPLICATED;
+    bool sum = whole && i->n_experts > 1 && i->n_experts_used <= 2;
+    int64_t vectors = (sum ? 1 : i->n_experts_used) + (replicated ? 0 : 1);
+    assert_int_equal(j->hub.folds, chunks * (1 + i->n_layers * (replicated ? 1 : 2)));
+    assert_int_equal(j->hub.floats,
+                     j->B * (half + 2 * rest) * i->d_model * (1 + i->n_layers * vectors));
+}
 
 static void check_model(const char *name, const char *isa)
 {
@@ -34,17 +54,17 @@ static void check_model(const char *name, const char *isa)
     size_t bytes = (size_t)(one.B * one.T * V) * sizeof(float);
     float *want = run_job(&one);
     for (int ranks = 2; ranks <= 8; ranks *= 2)
-        for (int by = OCT_SHARD_BY_SLICE; by <= OCT_SHARD_BY_EXPERT; by++) {
+        for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             job many = one;
             many.n_ranks = ranks;
             many.params.shard = (oct_shard_by)by;
             float *got = run_job(&many);
             bool same = memcmp(want, got, bytes) == 0;
             printf("  %s, %s, %d ranks by %s: %s, %lld folds\n", name, isa, ranks,
-                   by == OCT_SHARD_BY_EXPERT ? "expert" : "slice", same ? "same bits" : "DIFFER",
+                   oct_shard_name((oct_shard_layout)by), same ? "same bits" : "DIFFER",
                    (long long)many.hub.folds);
             assert_true(same);
-            assert_true(many.hub.folds > 0);
+            check_folds(&many);
             free(got);
         }
     free(want);
@@ -73,15 +93,64 @@ static void test_domains(void **state)
     job one = {
         .model = m, .params = {.n_threads = 1}, .tokens = tokens, .B = 1, .T = 12, .n_ranks = 1};
     float *want = run_job(&one);
-    job many = one;
-    many.n_ranks = 2;
-    many.params.topology = "numa:2 core:2 pu:1";
-    many.params.n_threads = 4;
-    float *got = run_job(&many);
-    assert_memory_equal(want, got, (size_t)(12 * oct_model_get_info(m)->n_vocab) * sizeof(float));
+    for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
+        job many = one;
+        many.n_ranks = 2;
+        many.params.shard = (oct_shard_by)by;
+        many.params.topology = "numa:2 core:2 pu:1";
+        many.params.n_threads = 4;
+        float *got = run_job(&many);
+        assert_memory_equal(want, got,
+                            (size_t)(12 * oct_model_get_info(m)->n_vocab) * sizeof(float));
+        free(got);
+    }
     free(want);
-    free(got);
     oct_model_close(m);
+}
+
+/* Six slices and three experts of six per token: three ranks have two slices each, but all six of
+ * what they have whole, which two NUMA nodes cannot share as subtrees. */
+static void test_six_slices(void **state)
+{
+    (void)state;
+    static const int32_t tokens[12] = {5, 9, 120, 31, 4, 4, 77, 8, 90, 3, 6, 100};
+    oct_error err = {0};
+    oct_model *m;
+    char path[64];
+    oct_grok_config c = oct_synthetic_grok1(2, 130);
+    c.n_ctx = 64;
+    c.d_model = 96;
+    c.n_q_heads = 12;
+    c.n_kv_heads = c.n_experts = c.n_slices = c.attn_out_groups = c.down_groups = 6;
+    c.head_dim = 16;
+    c.d_ff = 120;
+    c.n_used = 3;
+    const oct_synthetic_params p = {.config = c, .seed = 1, .fd = memfd_create("model", 0)};
+    assert_int_equal(oct_synthetic_write(&p, &err), OCT_OK);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
+    assert_int_equal(oct_model_open(path, &m, &err), OCT_OK);
+    job one = {.model = m,
+               .params = {.n_threads = 1, .chunk = 16},
+               .tokens = tokens,
+               .B = 1,
+               .T = 12,
+               .n_ranks = 1};
+    float *want = run_job(&one);
+    for (int ranks = 3; ranks <= 6; ranks += 3)
+        for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
+            job many = one;
+            many.n_ranks = ranks;
+            many.params.shard = (oct_shard_by)by;
+            many.params.topology = "numa:2 core:1 pu:1";
+            many.params.n_threads = 2;
+            float *got = run_job(&many);
+            assert_memory_equal(want, got, (size_t)(12 * c.n_vocab) * sizeof(float));
+            check_folds(&many);
+            free(got);
+        }
+    free(want);
+    oct_model_close(m);
+    close(p.fd);
 }
 
 /* The last rank's model has another router in one layer: all ranks find it, none goes on. */
@@ -119,30 +188,44 @@ static void test_routers(void **state)
     oct_model_close(m);
 }
 
-/* The parts of all ranks are the whole, once. */
+/* Part r of size of n, or all. */
+static void check_range(oct_shard_range range, bool whole, int r, int size, int64_t n)
+{
+    assert_int_equal(range.first, whole ? 0 : n / size * r);
+    assert_int_equal(range.end, whole ? n : n / size * (r + 1));
+}
+
+/* The parts of all ranks are the whole, once; what a layout has whole, every rank has. */
+static void check_shards(oct_shard_layout layout, int64_t n_experts, bool experts, bool attention)
+{
+    oct_shard s;
+    for (int size = 1; size <= 8; size *= 2)
+        for (int r = 0; r < size; r++) {
+            assert_null(oct_shard_make(layout, r, size, 8, n_experts, &s));
+            assert_true(s.whole_experts == experts && s.whole_attention == attention);
+            check_range(s.slices[OCT_SHARD_OF_VOCABULARY], false, r, size, 8);
+            check_range(s.slices[OCT_SHARD_OF_ATTENTION], attention, r, size, 8);
+            check_range(s.slices[OCT_SHARD_OF_EXPERTS], experts, r, size, 8);
+            check_range(s.experts, !experts, r, size, n_experts);
+            assert_int_equal(oct_shard_n_slices(&s, OCT_SHARD_OF_VOCABULARY), 8 / size);
+        }
+}
+
 static void test_shards(void **state)
 {
     (void)state;
     oct_shard s;
-    for (int layout = OCT_SHARD_EXPERT; layout <= OCT_SHARD_SLICE; layout++)
-        for (int size = 1; size <= 8; size *= 2) {
-            int64_t slice = 0, expert = 0;
-            for (int r = 0; r < size; r++) {
-                assert_null(oct_shard_make((oct_shard_layout)layout, r, size, 8, 8, &s));
-                assert_int_equal(s.first_slice, slice);
-                slice = s.end_slice;
-                if (layout == OCT_SHARD_EXPERT) {
-                    assert_int_equal(s.first_expert, expert);
-                    expert = s.end_expert;
-                }
-            }
-            assert_int_equal(slice, 8);
-            assert_int_equal(s.end_expert, 8);
-        }
+    check_shards(OCT_SHARD_SLICE, 8, false, false);
+    check_shards(OCT_SHARD_EXPERT, 8, true, false);
+    check_shards(OCT_SHARD_SLICE_REPLICATED, 8, false, true);
+    check_shards(OCT_SHARD_EXPERT_REPLICATED, 8, true, true);
+    check_shards(OCT_SHARD_EXPERT, 1, false, false);
+    check_shards(OCT_SHARD_EXPERT_REPLICATED, 1, false, true);
     static const int wrong[] = {0, 3, 5, 9, 16};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 0, wrong[i], 8, 8, &s));
     assert_non_null(oct_shard_make(OCT_SHARD_EXPERT, 0, 4, 8, 6, &s)); /* 6 experts on 4 ranks */
+    assert_non_null(oct_shard_make(OCT_SHARD_EXPERT_REPLICATED, 0, 4, 8, 6, &s));
     assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 0, 2, 6, 8, &s));  /* 3 slices: no subtree */
     assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 2, 2, 8, 8, &s));
 }
@@ -150,9 +233,8 @@ static void test_shards(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_domains),
-        cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_shards),     cmocka_unit_test(test_domains),
+        cmocka_unit_test(test_six_slices), cmocka_unit_test(test_routers),
         cmocka_unit_test(test_models),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);

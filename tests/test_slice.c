@@ -118,7 +118,7 @@ static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed,
     for (int r = 0; r < ranks; r++)
         oct_model_close(m[r]);
     printf("  %s, %d ranks by %s%s: same bits, %" PRIu64 " bytes of parts\n",
-           strrchr(model, '/') + 1, ranks, by == OCT_SHARD_BY_EXPERT ? "expert" : "slice",
+           strrchr(model, '/') + 1, ranks, oct_shard_name((oct_shard_layout)by),
            mixed ? ", whole files too" : "", bytes);
 }
 
@@ -130,9 +130,10 @@ static void check_model(const char *model)
     float *want = run_job(&one);
     oct_model_close(m);
     for (int ranks = 2; ranks <= 8; ranks *= 2)
-        for (int by = OCT_SHARD_BY_SLICE; by <= OCT_SHARD_BY_EXPERT; by++)
+        for (int by = 0; by < OCT_SHARD_LAYOUTS; by++)
             check_job(model, ranks, (oct_shard_by)by, false, want);
     check_job(model, 4, OCT_SHARD_BY_SLICE, true, want);
+    check_job(model, 4, OCT_SHARD_BY_EXPERT_REPLICATED, true, want);
     free(want);
 }
 
@@ -166,6 +167,8 @@ static void test_other_ranks(void **state)
         {2, 4, OCT_SHARD_BY_EXPERT, "asked for is rank 2 of 4 by expert"},
         {1, 4, OCT_SHARD_BY_SLICE, "asked for is rank 1 of 4 by slice"},
         {1, 8, OCT_SHARD_BY_EXPERT, "asked for is rank 1 of 8 by expert"},
+        {1, 4, OCT_SHARD_BY_EXPERT_REPLICATED,
+         "rank 1 of 4 by expert, asked for is rank 1 of 4 by expert with attention replicated"},
     };
     oct_error err = {0};
     cut(MODEL("dense"), 1, 4, OCT_SHARD_BY_EXPERT);
@@ -301,7 +304,7 @@ static void test_lies(void **state)
     cut(MODEL("dense"), 3, 4, OCT_SHARD_BY_SLICE);
     uint8_t *b = read_file(part_path(3), &n);
     assert_int_equal(oct_gguf_open(part_path(3), &g, &err), OCT_OK);
-    for (int lie = 0; lie < 12; lie++) {
+    for (int lie = 0; lie < 14; lie++) {
         oct_part p = *oct_gguf_part(g);
         size_t room = (size_t)(p.n_runs + 1) * sizeof *p.run;
         oct_part_run *run = malloc(room);
@@ -325,6 +328,8 @@ static void test_lies(void **state)
         case 8: run[2].place = (n + 4095) / 4096 * 4096; break;
         case 9: run[2].bytes = UINT64_MAX - 4095; break;
         case 10: run[0].bytes = 2048; break; /* the header is longer */
+        case 11: p.layout = OCT_SHARD_SLICE_REPLICATED; break;
+        case 12: p.layout = OCT_SHARD_LAYOUTS; break;
         default: p.whole_bytes = UINT64_MAX; break;
         }
         void *table = oct_part_table(&p, &n_table);
@@ -341,6 +346,27 @@ static void test_lies(void **state)
     }
     oct_gguf_close(g);
     free(b);
+}
+
+/* Layouts have the numbers in the file that convert/FORMAT.md gives them. */
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const uint32_t numbers[OCT_SHARD_LAYOUTS] = {
+        [OCT_SHARD_BY_EXPERT] = 0,
+        [OCT_SHARD_BY_SLICE] = 1,
+        [OCT_SHARD_BY_EXPERT_REPLICATED] = 2,
+        [OCT_SHARD_BY_SLICE_REPLICATED] = 3,
+    };
+    for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
+        size_t n;
+        uint32_t found;
+        cut(MODEL("dense"), 3, 4, (oct_shard_by)by);
+        uint8_t *b = read_file(part_path(3), &n);
+        memcpy(&found, b + n - 48 + 8, sizeof found);
+        assert_int_equal(found, numbers[by]);
+        free(b);
+    }
 }
 
 /* ---- interruption --------------------------------------------------------------------------- */
@@ -397,8 +423,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_other_ranks), cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_lies),        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_lies),        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_bits),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -20,7 +20,7 @@ enum { MAX_RANKS = 8 };
 typedef struct hub {
     pthread_barrier_t barrier;
     const void *place[MAX_RANKS]; /* what each rank shows to the others */
-    int64_t folds;                /* rank 0's */
+    int64_t folds, floats;        /* rank 0's */
 } hub;
 
 typedef struct thread_comm {
@@ -45,8 +45,10 @@ static oct_status thread_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     hub *h = ((thread_comm *)(void *)c)->hub;
     float *levels = aligned_alloc(64, ((size_t)n * 4 * sizeof *levels + 64) / 64 * 64);
     (void)err;
-    if (c->rank == 0)
+    if (c->rank == 0) {
         h->folds++;
+        h->floats += n;
+    }
     show(c, x);
     oct_fold f;
     oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);

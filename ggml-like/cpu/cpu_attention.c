@@ -28,27 +28,18 @@ static head_place place_of(const oct_attn_shape *a, int64_t kv_head)
                         base + (q_heads + kv_heads + local) * a->head_dim, n_q};
 }
 
-static void domain_slices(const oct_cpu_run *c, int domain, int64_t *lo, int64_t *hi)
-{
-    const oct_shard *s = &c->cpu->shard;
-    int64_t n = s->end_slice - s->first_slice;
-    *lo = s->first_slice + n * domain / c->cpu->n_domains;
-    *hi = s->first_slice + n * (domain + 1) / c->cpu->n_domains;
-}
-
 /* The rank's cache holds the heads of its slices only. */
 static int64_t cache_head(const oct_cpu_run *c, const oct_attn_shape *a, int64_t head)
 {
-    return head - c->cpu->shard.first_slice * (a->n_kv_heads / a->n_slices);
+    return head - oct_cpu_first_slice(c, OCT_SHARD_OF_ATTENTION, 0) * (a->n_kv_heads / a->n_slices);
 }
 
 /* KV heads first..first+n-1 belong to the domain's slices. */
 static int64_t domain_heads(const oct_cpu_run *c, const oct_attn_shape *a, int64_t *first)
 {
-    int64_t lo, hi, each = a->n_kv_heads / a->n_slices;
-    domain_slices(c, c->domain, &lo, &hi);
-    *first = lo * each;
-    return (hi - lo) * each;
+    int64_t each = a->n_kv_heads / a->n_slices;
+    *first = oct_cpu_first_slice(c, OCT_SHARD_OF_ATTENTION, c->domain) * each;
+    return oct_cpu_first_slice(c, OCT_SHARD_OF_ATTENTION, c->domain + 1) * each - *first;
 }
 
 void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n)
@@ -237,6 +228,7 @@ void oct_cpu_attention(oct_cpu_run *c, const oct_node *n)
         attend_whole(c, &j);
     if (c->thread == 0)
         for (int64_t r = 0; r < j.rows; r++)
-            c->run->kv_read += (uint64_t)(row_positions(c, &j, r) * n->attn->n_kv_heads *
-                                          n->attn->head_dim * 2) * j.kv->elem_bytes;
+            c->run->kv_read +=
+                (uint64_t)(row_positions(c, &j, r) * j.kv->n_heads * n->attn->head_dim * 2) *
+                j.kv->elem_bytes;
 }

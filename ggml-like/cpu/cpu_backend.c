@@ -32,8 +32,9 @@ static size_t cpu_temp_bytes(const oct_backend *b, const oct_node *n, int64_t ro
     if (n->op == OCT_OP_ATTENTION)
         return oct_cpu_attention_temp(cpu, n, rows);
     if (n->op == OCT_OP_GATHER_LOGITS)
-        return (size_t)((cpu->shard.end_slice - cpu->shard.first_slice) * n->table->slice_rows *
-                        (cpu->shard.size + 1)) * sizeof(float);
+        return (size_t)(oct_shard_n_slices(&cpu->shard, OCT_SHARD_OF_VOCABULARY) *
+                        n->table->slice_rows * (cpu->shard.size + 1)) *
+               sizeof(float);
     if (n->op == OCT_OP_LINEAR && n->w[0]->q8->split == OCT_SPLIT_IN && cpu->n_domains > 1)
         return (size_t)(cpu->n_domains * rows * n->w[0]->q8->n_out) * sizeof(float);
     return 0;
@@ -100,7 +101,7 @@ static void gather_logits(shared_run *s, const oct_node *n)
 {
     oct_run *r = s->run;
     const oct_table *t = n->table;
-    int64_t each = (s->cpu->shard.end_slice - s->cpu->shard.first_slice) * t->slice_rows;
+    int64_t each = oct_shard_n_slices(&s->cpu->shard, OCT_SHARD_OF_VOCABULARY) * t->slice_rows;
     float *mine = (float *)(void *)(s->plan->buffer + n->temp_offset), *all = mine + each;
     for (int64_t i = 0; i < r->n_out && s->status == OCT_OK; i++) {
         float *row = r->logits + i * t->n_rows;

@@ -118,9 +118,10 @@ static panel_run panel_run_of(const oct_cpu_run *c, const wave *w, int64_t e,
 }
 
 /* Units of gate and up in this thread's domain. */
-static int64_t gate_up_units(const oct_cpu_run *c, const oct_q8_layout *l)
+static int64_t gate_up_units(const oct_cpu_run *c, const oct_tensor *w)
 {
-    return oct_cpu_first_slice(c, l, c->domain + 1) - oct_cpu_first_slice(c, l, c->domain);
+    return oct_cpu_first_slice(c, w->kind, c->domain + 1) -
+           oct_cpu_first_slice(c, w->kind, c->domain);
 }
 
 /* Shares a phase's tasks, all panels of n_units units for every expert that has rows; groups are
@@ -145,8 +146,8 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
     const oct_tensor *act = w->n->in[0], *weight = w->n->w[0];
     const oct_q8_layout *l = weight->q8;
     const unsigned char *x = oct_cpu_data(c, act);
-    const panel_run run = panel_run_of(c, w, e, l, gate_up_units(c, l));
-    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + task / run.per_unit;
+    const panel_run run = panel_run_of(c, w, e, l, gate_up_units(c, weight));
+    int64_t slice = oct_cpu_first_slice(c, weight->kind, c->domain) + task / run.per_unit;
     int64_t panel = task % run.per_unit * run.length;
     int64_t n_panels = l->n_panels - panel < run.length ? l->n_panels - panel : run.length;
     int64_t slice_ff = l->unit_out / 2;
@@ -211,12 +212,12 @@ static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const exp
 {
     const oct_shard *s = &c->cpu->shard;
     int64_t lo, hi, rows = oct_cpu_rows(c, n->in[0]) * n->n_used;
-    if (s->first_expert == 0 && s->end_expert == n->w[1]->q8->n_experts)
+    if (s->experts.first == 0 && s->experts.end == n->w[1]->q8->n_experts)
         return;
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
     size_t bytes = (size_t)n->out->cols * sizeof(float);
     for (int64_t i = lo; i < hi; i++) {
-        if (i >= t->first[s->first_expert] && i < t->first[s->end_expert])
+        if (i >= t->first[s->experts.first] && i < t->first[s->experts.end])
             continue;
         memset(oct_cpu_row(c, n->out, t->order[i]), 0, bytes);
         for (int d = 0; d < c->cpu->n_domains && c->cpu->n_domains > 1; d++)
@@ -226,27 +227,27 @@ static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const exp
 
 void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
 {
-    const oct_q8_layout *gate_up = n->w[0]->q8, *down = n->w[1]->q8;
+    const oct_tensor *gate_up = n->w[0], *down = n->w[1];
     expert_temp t = temp_at(c->cpu, c->plan->buffer + n->temp_offset, n, c->plan->graph->rows);
     if (c->thread == 0)
         sort_rows(n, c, &t);
     oct_team_barrier(c->cpu->team);
 
     int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
-    const oct_shard *shard = &c->cpu->shard;
+    const oct_shard_range mine = c->cpu->shard.experts;
     clear_other_slots(c, n, &t);
-    for (int64_t e = shard->first_expert; e < shard->end_expert;) {
+    for (int64_t e = mine.first; e < mine.end;) {
         wave w = {n, &t, e, e};
-        while (w.end < shard->end_expert && t.first[w.end + 1] - t.first[e] <= cap)
+        while (w.end < mine.end && t.first[w.end + 1] - t.first[e] <= cap)
             w.end++;
         e = w.end;
         if (t.first[w.end] == t.first[w.first])
             continue;
-        share_tasks(c, &w, gate_up, gate_up_units(c, gate_up), gate_up_task);
+        share_tasks(c, &w, gate_up->q8, gate_up_units(c, gate_up), gate_up_task);
         oct_team_barrier(c->cpu->team);
         quantise_rows(c, &w);
         oct_team_barrier(c->cpu->team);
-        share_tasks(c, &w, down, 1, down_task);
+        share_tasks(c, &w, down->q8, 1, down_task);
     }
     if (c->cpu->n_domains > 1) {
         oct_team_barrier(c->cpu->team);
@@ -254,7 +255,7 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
                      n->out->cols, oct_cpu_data(c, n->out));
     }
     if (c->thread == 0)
-        for (int64_t e = shard->first_expert; e < shard->end_expert; e++)
+        for (int64_t e = mine.first; e < mine.end; e++)
             if (t.first[e + 1] > t.first[e])
                 c->run->bytes_read += oct_cpu_read_bytes(c, gate_up) + oct_cpu_read_bytes(c, down);
 }

@@ -72,8 +72,8 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_l
     }
     oct_fold fold;
     oct_fold_begin(&fold, tiles.y, n_panels * n_rows * OCT_Q8_PANEL, c->cpu->k->add);
-    int64_t first = oct_cpu_first_slice(c, l, c->domain);
-    int64_t end = oct_cpu_first_slice(c, l, c->domain + 1);
+    int64_t first = oct_cpu_first_slice(c, w->kind, c->domain);
+    int64_t end = oct_cpu_first_slice(c, w->kind, c->domain + 1);
     for (int64_t s = first; s < end; s++) {
         bool last = s + 1 == end; /* then the first slice of the next panel is likely to follow */
         a.panel = data + oct_q8_unit_offset(l, expert, s);
@@ -94,14 +94,12 @@ static const uint16_t *table_row(const oct_table *t, int64_t row)
     return t->data + (slice * t->slice_rows_pad + row % t->slice_rows) * t->cols;
 }
 
-/* Rows of the vocabulary in part i of n of the slices that this rank has. */
-static void table_rows(const oct_cpu_run *c, const oct_table *t, int i, int n, int64_t *first,
+/* Rows of the vocabulary in the slices of domains lo..hi-1. */
+static void table_rows(const oct_cpu_run *c, const oct_table *t, int lo, int hi, int64_t *first,
                        int64_t *end)
 {
-    const oct_shard *s = &c->cpu->shard;
-    int64_t slices = s->end_slice - s->first_slice;
-    *first = (s->first_slice + slices * i / n) * t->slice_rows;
-    *end = (s->first_slice + slices * (i + 1) / n) * t->slice_rows;
+    *first = oct_cpu_first_slice(c, OCT_SHARD_OF_VOCABULARY, lo) * t->slice_rows;
+    *end = oct_cpu_first_slice(c, OCT_SHARD_OF_VOCABULARY, hi) * t->slice_rows;
     *first = *first < t->n_rows ? *first : t->n_rows;
     *end = *end < t->n_rows ? *end : t->n_rows;
 }
@@ -109,7 +107,7 @@ static void table_rows(const oct_cpu_run *c, const oct_table *t, int i, int n, i
 static void op_embed(oct_cpu_run *c, const oct_node *n)
 {
     int64_t lo, hi, first, end;
-    table_rows(c, n->table, 0, 1, &first, &end);
+    table_rows(c, n->table, 0, c->cpu->n_domains, &first, &end);
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         float *out = oct_cpu_row(c, n->out, r);
@@ -157,7 +155,7 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
     const oct_q8_layout *l = w->q8;
     const unsigned char *x = oct_cpu_data(c, act);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
-    int64_t slice = oct_cpu_first_slice(c, l, c->domain) + group, panel = task * j->run;
+    int64_t slice = oct_cpu_first_slice(c, w->kind, c->domain) + group, panel = task * j->run;
     int64_t n_panels = l->n_panels - panel < j->run ? l->n_panels - panel : j->run;
     int64_t at = panel * OCT_Q8_PANEL;
     float *out = j->parts + c->domain * j->stride + at +
@@ -177,7 +175,8 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
 
 static void op_linear(oct_cpu_run *c, const oct_node *n)
 {
-    const oct_q8_layout *l = n->w[0]->q8;
+    const oct_tensor *w = n->w[0];
+    const oct_q8_layout *l = w->q8;
     linear_job j = {.n = n, .n_rows = oct_cpu_rows(c, n->in[0]), .parts = oct_cpu_data(c, n->out)};
     bool join = l->split == OCT_SPLIT_IN && c->cpu->n_domains > 1;
     if (join) {
@@ -185,8 +184,8 @@ static void op_linear(oct_cpu_run *c, const oct_node *n)
         j.stride = n->out->rows * l->n_out;
     }
     oct_cpu_work groups[OCT_Q8_MAX_SLICES];
-    int64_t n_groups = l->split == OCT_SPLIT_OUT ? oct_cpu_first_slice(c, l, c->domain + 1) -
-                                                       oct_cpu_first_slice(c, l, c->domain)
+    int64_t n_groups = l->split == OCT_SPLIT_OUT ? oct_cpu_first_slice(c, w->kind, c->domain + 1) -
+                                                       oct_cpu_first_slice(c, w->kind, c->domain)
                                                  : 1;
     j.run = oct_cpu_panel_run(c, l, n_groups, j.n_rows);
     for (int64_t g = 0; g < n_groups; g++)
@@ -197,7 +196,7 @@ static void op_linear(oct_cpu_run *c, const oct_node *n)
         oct_cpu_join(c, j.parts, j.stride, j.n_rows, l->n_out, oct_cpu_data(c, n->out));
     }
     if (c->thread == 0 && j.n_rows > 0)
-        c->run->bytes_read += oct_cpu_read_bytes(c, l);
+        c->run->bytes_read += oct_cpu_read_bytes(c, w);
 }
 
 static void op_route(oct_cpu_run *c, const oct_node *n)
@@ -285,7 +284,7 @@ static void op_head(oct_cpu_run *c, const oct_node *n)
     if (c->run->n_out == 0)
         return;
     int64_t lo, hi, first, end;
-    table_rows(c, t, c->domain, c->cpu->n_domains, &first, &end);
+    table_rows(c, t, c->domain, c->domain + 1, &first, &end);
     oct_team_range(end - first, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t v = first + lo; v < first + hi;) {
         int64_t count = HEAD_ROWS, slice_left = t->slice_rows - v % t->slice_rows;
@@ -294,7 +293,7 @@ static void op_head(oct_cpu_run *c, const oct_node *n)
         head_rows(c, n, v, count);
         v += count;
     }
-    table_rows(c, t, 0, 1, &first, &end);
+    table_rows(c, t, 0, c->cpu->n_domains, &first, &end);
     if (c->thread == 0)
         c->run->bytes_read += (uint64_t)((end - first) * t->cols) * sizeof(uint16_t);
 }

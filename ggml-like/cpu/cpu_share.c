@@ -59,18 +59,16 @@ void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
     }
 }
 
-int64_t oct_cpu_first_slice(const oct_cpu_run *c, const oct_q8_layout *l, int domain)
+int64_t oct_cpu_first_slice(const oct_cpu_run *c, oct_shard_kind kind, int domain)
 {
     const oct_shard *s = &c->cpu->shard;
-    bool all = oct_shard_has_all_slices(s, l->n_experts);
-    int64_t first = all ? 0 : s->first_slice, end = all ? l->n_slices : s->end_slice;
-    return first + (end - first) * domain / c->cpu->n_domains;
+    return s->slices[kind].first + oct_shard_n_slices(s, kind) * domain / c->cpu->n_domains;
 }
 
-uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_q8_layout *l)
+uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_tensor *w)
 {
-    int64_t slices = oct_cpu_first_slice(c, l, c->cpu->n_domains) - oct_cpu_first_slice(c, l, 0);
-    return (uint64_t)slices * (l->unit_bytes + l->scale_bytes);
+    uint64_t slices = (uint64_t)oct_shard_n_slices(&c->cpu->shard, w->kind);
+    return slices * (w->q8->unit_bytes + w->q8->scale_bytes);
 }
 
 void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
