@@ -3,7 +3,10 @@
  * Every measurement is interleaved with probes of the same machine at the same moment: probe, run,
  * probe, run, ... Each run is divided by the mean of the probes before and after it; medians and
  * extremes are taken of these ratios. The memory of a shared machine changes from minute to minute,
- * a ratio does not. */
+ * a ratio does not.
+ *
+ * Under mpirun there are no probes: what the ranks can do is measured on all of them together when
+ * a session is made (ranks_pace.c). */
 #ifndef OCT_BENCH_H
 #define OCT_BENCH_H
 
@@ -13,6 +16,7 @@
 #include "cpu_impl.h"
 #include "model_impl.h"
 #include "probe.h"
+#include "ranks_impl.h"
 
 enum { OCT_BENCH_LIST = 32, OCT_BENCH_REPEATS = 99 };
 
@@ -30,8 +34,8 @@ typedef struct oct_bench {
     uint64_t seed;
     const char *simulate; /* network to predict for; NULL: none */
     const char *out;      /* synthetic: file to write; NULL: memory */
-    int kv, act, format, synthetic, weights;
-    bool force;
+    int kv, act, format, synthetic, weights, shard;
+    bool replicate_attention, force;
 
     oct_model *model;
     const oct_kernels *kernels;
@@ -44,6 +48,7 @@ typedef struct oct_bench {
 /* Threads and probes for one thread count. */
 typedef struct oct_bench_rig {
     const oct_bench *b;
+    oct_comm *comm;       /* of the job, or of one process */
     oct_session *session; /* whose threads the probes use */
     oct_team *team;
     int n_threads;
@@ -54,6 +59,7 @@ typedef struct oct_bench_rig {
     double barrier, wake;  /* seconds */
 } oct_bench_rig;
 
+/* Under mpirun: no session, threads and probes. */
 OCT_MUST_CHECK oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads,
                                              oct_error *err);
 void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
@@ -73,6 +79,7 @@ typedef struct oct_bench_run {
     double seconds;
     double tokens, bytes, ops; /* ops as the probe counts them */
     double waited;             /* seconds at barriers, mean over the threads */
+    oct_rank_time ranks;       /* what seconds are made of, under mpirun */
 } oct_bench_run;
 typedef oct_status oct_bench_fn(void *ctx, oct_bench_run *run, oct_error *err);
 
@@ -83,6 +90,15 @@ OCT_MUST_CHECK oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *a
                                             oct_error *err);
 /* {"median": ..., "min": ..., "max": ...} of n values, which are sorted. */
 json_t *oct_bench_spread(double *v, int64_t n);
+
+/* The same without probes, for the ranks of a job. predicted: seconds per token, 0: unknown. */
+OCT_MUST_CHECK oct_status oct_bench_measure_ranks(oct_bench_rig *r, oct_session *s,
+                                                  double predicted, oct_bench_fn *fn, void *ctx,
+                                                  json_t *row, oct_error *err);
+/* The exchange alone: sums over the ranks of vectors of the model and of Grok-1. */
+OCT_MUST_CHECK oct_status oct_bench_exchange(const oct_bench *b, oct_error *err);
+/* What the ranks could do when the last session was made. */
+json_t *oct_bench_pace(const oct_bench *b);
 
 OCT_MUST_CHECK oct_status oct_bench_prefill(oct_bench_rig *r, int64_t n, int64_t depth,
                                             oct_error *err);

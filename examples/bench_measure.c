@@ -75,7 +75,12 @@ static void choose_ahead(oct_bench_rig *r)
 oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads, oct_error *err)
 {
     oct_isa isa = b->kernels->isa;
-    *r = (oct_bench_rig){.b = b, .n_threads = n_threads};
+    oct_comm *job = oct_ranks_comm();
+    *r = (oct_bench_rig){.b = b, .comm = job ? job : oct_comm_local(), .n_threads = n_threads};
+    r->integer = oct_probe_find(OCT_PROBE_INT, isa);
+    r->f32 = oct_probe_find(OCT_PROBE_F32, isa);
+    if (job)
+        return OCT_OK;
     oct_session_params p = {
         .n_ctx = 1, .chunk = 1, .n_threads = n_threads, .isa = b->kernels->name};
     oct_cli_session o = {.model = b->path, .weights = b->weights};
@@ -84,8 +89,6 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
     oct_session_parts parts;
     oct_session_get_parts(r->session, &parts);
     r->team = ((oct_cpu *)(void *)parts.backend)->team;
-    r->integer = oct_probe_find(OCT_PROBE_INT, isa);
-    r->f32 = oct_probe_find(OCT_PROBE_F32, isa);
     /* Once over all weights, so that no probe pays for mapping a page or for the disk. */
     do
         (void)oct_bench_read(r);

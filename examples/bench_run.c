@@ -3,12 +3,15 @@
 #include <string.h>
 
 #include "bench.h"
+#include "memory.h"
 #include "progress.h"
+#include "ranks.h"
 
 /* A session with everything it needs, at a depth of context that each repetition returns to. */
 typedef struct run_state {
     oct_bench_rig *rig;
     oct_session *session;
+    bool decoding;
     int64_t batch, depth;  /* sequences; positions held before */
     int64_t n, n_timed;    /* tokens of a repetition */
     int32_t *tokens, *seq; /* random ids [room]; 0, 1, ... [batch] */
@@ -79,7 +82,10 @@ static oct_status start(run_state *s, oct_error *err)
                             .kv = (oct_kv)b->kv,
                             .act = (oct_act)b->act,
                             .isa = b->kernels->name,
+                            .comm = oct_ranks_comm(),
                             .cancel = oct_cli_cancel_flag()};
+    const oct_cli_session o = {
+        .model = b->path, .shard = b->shard, .replicate_attention = b->replicate_attention};
     size_t vocab = (size_t)oct_model_get_info(b->model)->n_vocab;
     s->room = s->n > b->chunk ? s->n : b->chunk;
     s->room = s->room > s->batch ? s->room : s->batch;
@@ -90,7 +96,8 @@ static oct_status start(run_state *s, oct_error *err)
     if (!s->tokens || !s->seq || !s->want || !s->logits)
         return oct_fail(err, OCT_ERR_MEMORY, "bench: no memory for %lld tokens",
                         (long long)s->room);
-    OCT_TRY(oct_session_new(b->model, &p, &s->session, err));
+    OCT_TRY(p.comm ? oct_ranks_session_new(&o, b->model, &p, &s->session, err)
+                   : oct_session_new(b->model, &p, &s->session, err));
     OCT_TRY(fill(s, &state, err));
     random_tokens(s, &state);
     for (int64_t q = 0; q < s->batch; q++)
@@ -122,11 +129,18 @@ static double needed_ops(const oct_bench *b, double n, double n_out)
 }
 
 /* Keys and values of so many positions in all layers. */
-static double kv_bytes(const oct_bench *b, double positions)
+static double kv_bytes(const run_state *s, double positions)
 {
-    static const double elem[] = {2, 2, 4};
-    const oct_grok_config *c = &b->model->config;
-    return (double)(2 * c->n_layers * c->n_kv_heads * c->head_dim) * elem[b->kv] * positions;
+    oct_session_parts p;
+    oct_session_get_parts(s->session, &p);
+    return (double)(2 * p.kv->n_layers * p.kv->n_heads * p.kv->head_dim) *
+           (double)p.kv->elem_bytes * positions;
+}
+
+static void divide(const run_state *s, const oct_comm_stats *from, oct_bench_run *run)
+{
+    const oct_comm *c = s->rig->comm;
+    run->ranks = oct_rank_divide(run->seconds, from, &c->stats, c->size, oct_ranks_pace());
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -139,25 +153,39 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_batch batch = {s->n, s->tokens, NULL, NULL};
     oct_session_truncate(s->session, 0, s->depth);
     oct_session_get_stats(s->session, &before);
+    const oct_comm_stats talked = s->rig->comm->stats;
     double waited = oct_bench_waited(s->session), start = oct_cli_seconds();
     OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     run->seconds = oct_cli_seconds() - start;
+    divide(s, &talked, run);
     run->waited = oct_bench_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
     double n = (double)s->n;
     run->tokens = n;
     /* Keys and values once a layer, however often the kernels come back to them. */
     run->bytes = (double)(after.bytes_read - after.kv_read - before.bytes_read + before.kv_read) +
-                 kv_bytes(b, (double)(s->depth + s->n));
+                 kv_bytes(s, (double)(s->depth + s->n));
     run->ops = needed_ops(b, n, 1) * oct_bench_passes(s->rig);
     return OCT_OK;
+}
+
+/* Seconds per token of ranks that decode one sequence; 0: there is no prediction. */
+static double predict(const run_state *s)
+{
+    int64_t depth = s->depth + s->n / 2;
+    return s->batch == 1 && s->decoding
+               ? oct_rank_predict(s->rig->b->model, s->rig->comm->size,
+                                  oct_ranks_layout(OCT_SHARD_BY_SLICE), depth, oct_ranks_pace())
+               : 0;
 }
 
 static oct_status measure(run_state *s, const char *test, oct_bench_fn *fn, oct_error *err)
 {
     json_t *row = oct_bench_row(s->rig, test, s->n_timed, s->depth, s->batch, s->rig->b->chunk);
     oct_status status = start(s, err);
-    if (status == OCT_OK)
+    if (status == OCT_OK && oct_ranks_comm())
+        status = oct_bench_measure_ranks(s->rig, s->session, predict(s), fn, s, row, err);
+    else if (status == OCT_OK)
         status = oct_bench_measure(s->rig, s->rig->integer, fn, s, row, err);
     if (status == OCT_OK)
         json_array_append(s->rig->b->rows, row);
@@ -180,12 +208,14 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
     run_state *s = ctx;
     const oct_bench *b = s->rig->b;
     oct_session_stats before = {0}, after;
+    oct_comm_stats talked = {0};
     double start = 0, waited = 0;
     for (int64_t q = 0; q < s->batch; q++)
         oct_session_truncate(s->session, (int32_t)q, s->depth);
     for (int64_t i = 0; i < s->n; i++) {
         if (i == 1) {
             oct_session_get_stats(s->session, &before);
+            talked = s->rig->comm->stats;
             waited = oct_bench_waited(s->session);
             start = oct_cli_seconds();
         }
@@ -194,6 +224,7 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
         OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     }
     run->seconds = oct_cli_seconds() - start;
+    divide(s, &talked, run);
     run->waited = oct_bench_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
     run->tokens = (double)(s->n_timed * s->batch);
@@ -205,6 +236,7 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
 oct_status oct_bench_decode(oct_bench_rig *r, int64_t batch, int64_t depth, oct_error *err)
 {
     int64_t n = r->b->n_decode;
-    run_state s = {.rig = r, .batch = batch, .depth = depth, .n = n + 1, .n_timed = n};
+    run_state s = {
+        .rig = r, .decoding = true, .batch = batch, .depth = depth, .n = n + 1, .n_timed = n};
     return measure(&s, "decode", decode_once, err);
 }

@@ -7,11 +7,18 @@
  *                     (operations / peak probe)
  *   of_predicted      measured / predicted
  *   sync              share of the time that threads waited for each other, the mean over them
+ * under mpirun instead of probes and sync
+ *   ranks, shard      how many, what each holds; gb_per_token is rank 0's
+ *   compute_ms, exchange_ms, wait_ms: what a token's milliseconds are made of, see oct_rank_time
+ * and of sums over the ranks (test "fold")
+ *   floats, us, bytes_sent, rounds: the vector; how long it took; what each rank sent in how many
+ *                     rounds of messages
  * A spread is {"median", "min", "max"}. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
+#include "ranks.h"
 
 typedef struct column {
     const char *key, *title;
@@ -20,20 +27,22 @@ typedef struct column {
     const char *tests; /* letters of the tests that print it in Markdown */
 } column;
 
-/* P prefill, D decode, E expert, A attention */
+/* P prefill, D decode, E expert, A attention; of ranks p prefill, d decode, f fold */
 static const column columns[] = {
-    {"test", "test", 's', 0, "PDEA"},
-    {"threads", "threads", 'i', 0, "PDEA"},
-    {"tokens", "tokens", 'i', 0, "PDE"},
-    {"depth", "depth", 'i', 0, "PDA"},
-    {"batch", "batch", 'i', 0, "DA"},
-    {"chunk", "chunk", 'i', 0, "P"},
-    {"act", "act", 's', 0, "PDE"},
-    {"kv", "KV", 's', 0, "DA"},
+    {"test", "test", 's', 0, "PDEApdf"},
+    {"ranks", "ranks", 'i', 0, "pdf"},
+    {"shard", "shard", 's', 0, "pd"},
+    {"threads", "threads", 'i', 0, "PDEApd"},
+    {"tokens", "tokens", 'i', 0, "PDEpd"},
+    {"depth", "depth", 'i', 0, "PDApd"},
+    {"batch", "batch", 'i', 0, "DAd"},
+    {"chunk", "chunk", 'i', 0, "Pp"},
+    {"act", "act", 's', 0, "PDEpd"},
+    {"kv", "KV", 's', 0, "DAd"},
     {"weights", "weights", 's', 0, "PDE"},
-    {"kernels", "kernels", 's', 0, "PDEA"},
-    {"tokens_per_second", "tokens/s", 'r', 2, "PDE"},
-    {"gb_per_token", "GB/token", 'n', 3, "D"},
+    {"kernels", "kernels", 's', 0, "PDEApd"},
+    {"tokens_per_second", "tokens/s", 'r', 2, "PDEpd"},
+    {"gb_per_token", "GB/token", 'n', 3, "Dd"},
     {"gb_per_second", "GB/s", 'r', 1, "DA"},
     {"read_probe", "read probe", 'r', 1, "DPA"},
     {"of_read_probe", "% of read probe", 'p', 1, "DA"},
@@ -41,8 +50,15 @@ static const column columns[] = {
     {"peak_probe", "peak probe", 'r', 3, "PEA"},
     {"of_peak_probe", "% of peak probe", 'p', 1, "PEA"},
     {"sync", "% waiting", 'p', 1, "PDEA"},
-    {"predicted", "predicted tokens/s", 'r', 2, "PDE"},
-    {"of_predicted", "% of predicted", 'p', 1, "PDEA"},
+    {"compute_ms", "compute, ms/token", 'r', 3, "pd"},
+    {"exchange_ms", "exchange, ms/token", 'r', 3, "pd"},
+    {"wait_ms", "waiting, ms/token", 'r', 3, "pd"},
+    {"predicted", "predicted tokens/s", 'r', 2, "PDEd"},
+    {"of_predicted", "% of predicted", 'p', 1, "PDEAd"},
+    {"floats", "floats summed", 'i', 0, "f"},
+    {"us", "us", 'r', 1, "f"},
+    {"bytes_sent", "bytes sent by each", 'i', 0, "f"},
+    {"rounds", "rounds", 'i', 0, "f"},
 };
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
@@ -71,7 +87,8 @@ static void cell(const column *c, const json_t *row)
 
 static char letter_of(const json_t *row)
 {
-    return (char)(json_string_value(json_object_get(row, "test"))[0] - 'a' + 'A');
+    char letter = json_string_value(json_object_get(row, "test"))[0];
+    return (char)(json_object_get(row, "ranks") ? letter : letter - 'a' + 'A');
 }
 
 static void markdown_rows(const json_t *rows)
@@ -195,7 +212,10 @@ int oct_bench_print(const oct_bench *b, const json_t *all)
     }
     markdown_facts(json_object_get(all, "machine"));
     markdown_facts(json_object_get(all, "model"));
-    markdown_probes(json_object_get(all, "probes"));
+    if (oct_ranks_comm())
+        markdown_facts(json_object_get(all, "pace"));
+    else
+        markdown_probes(json_object_get(all, "probes"));
     markdown_rows(json_object_get(all, "rows"));
     return oct_cli_out_end();
 }

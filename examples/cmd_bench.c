@@ -1,4 +1,5 @@
 /* octet bench: how fast this machine runs a model, measured against what the machine can do. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,6 +35,10 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
         OCT_ROW_CHOICE(0, "act", &b->act, "i16|i8", "activations in 16 or in 8 bits [i16]"),
         OCT_ROW_CHOICE(0, "weights", &b->weights, "auto|mapped|owned",
                        "as in `octet run`: the file's pages, or a copy on the threads' nodes"),
+        OCT_ROW_CHOICE(0, "shard", &b->shard, "auto|slice|expert",
+                       "under mpirun: what a rank holds, as in `octet run`"),
+        OCT_ROW_FLAG(0, "replicate-attention", &b->replicate_attention,
+                     "under mpirun, as in `octet run`"),
         OCT_ROW_TEXT(0, "expert", &text[4], "LIST", "experts alone, each with so many rows [none]"),
         OCT_ROW_TEXT(0, "attention", &text[5], "LIST",
                      "attention alone, so many sequences at a time, over full contexts\n"
@@ -52,14 +57,18 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
             "the weights as fast as memory allows, and the kernels' integer instruction at its\n"
             "peak. Results are medians (least..greatest); shares are of the probes beside the\n"
             "very run. predicted is what the probes allow: the longer of bytes / bandwidth and\n"
-            "operations / peak.",
+            "operations / peak.\n"
+            "Under mpirun the ranks are measured: what a token's time is made of, and sums over\n"
+            "the ranks alone. predicted is then what all ranks read together and exchanged when\n"
+            "they started.",
         .opts = rows,
         .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  octet bench -m grok-1.gguf\n"
                  "  octet bench --synthetic grok-1 --layers 2 -t 1,2 -p 64,512 -n 32\n"
                  "  octet bench -m grok-1.gguf -p 0 -n 16 -d 0,2048,8000 --format csv\n"
-                 "  octet bench --simulate 8,10,11.5,400 -d 2048",
+                 "  octet bench --simulate 8,10,11.5,400 -d 2048\n"
+                 "  mpirun -n 8 --bind-to none octet bench -m grok-1.gguf -p 64,512 -n 16",
     };
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
@@ -118,6 +127,8 @@ static int check(const oct_bench *b)
                          .n_threads = most(&b->threads),
                          .chunk = b->chunk,
                          .kv = b->kv,
+                         .shard = b->shard,
+                         .replicate_attention = b->replicate_attention,
                          .force = b->force};
     oct_session_params p;
     oct_cli_session_params(&o, need, most(&b->batches), &p);
@@ -126,7 +137,8 @@ static int check(const oct_bench *b)
 
 static oct_status run_threads(oct_bench *b, oct_bench_rig *r, json_t *probes, oct_error *err)
 {
-    json_array_append_new(probes, oct_bench_probes(r, b->repeats));
+    if (!oct_ranks_comm())
+        json_array_append_new(probes, oct_bench_probes(r, b->repeats));
     for (int d = 0; d < b->depths.n; d++)
         for (int p = 0; p < b->prompts.n; p++)
             if (b->prompts.v[p] > 0)
@@ -145,10 +157,11 @@ static oct_status run(oct_bench *b, json_t *probes, oct_error *err)
 {
     for (int t = 0; t < b->threads.n; t++) {
         oct_bench_rig rig;
+        char path[PATH_MAX];
         if (t > 0) { /* owned weights are placed for a number of threads */
             oct_model_close(b->model);
             b->model = NULL;
-            OCT_TRY(oct_model_open(b->path, &b->model, err));
+            OCT_TRY(oct_model_open(oct_ranks_path(b->path, path), &b->model, err));
         }
         oct_status s = oct_bench_rig_init(&rig, b, (int)b->threads.v[t], err);
         if (s == OCT_OK)
@@ -183,6 +196,8 @@ static int work(oct_bench *b)
     json_t *probes = json_array();
     b->rows = json_array();
     oct_status s = run(b, probes, &err);
+    if (s == OCT_OK && oct_ranks_comm())
+        s = oct_bench_exchange(b, &err);
     if (s == OCT_OK && b->simulate) {
         const json_t *rate = json_object_get(json_array_get(b->rows, 0), "gb_per_second");
         code = oct_bench_simulate(b, 1e9 * json_number_value(json_object_get(rate, "median")));
@@ -193,6 +208,8 @@ static int work(oct_bench *b)
     } else if (s == OCT_OK) {
         json_t *all = json_pack("{s:o, s:o, s:O, s:O}", "machine", oct_bench_machine(b), "model",
                                 model_facts(b), "probes", probes, "rows", b->rows);
+        if (oct_ranks_comm())
+            json_object_set_new(all, "pace", oct_bench_pace(b));
         code = oct_bench_print(b, all);
         json_decref(all);
     } else {
@@ -206,7 +223,8 @@ static int work(oct_bench *b)
 /* Kernels and number of threads as any session would choose them. */
 static oct_status choose(oct_bench *b, oct_error *err)
 {
-    oct_session_params p = {.chunk = 1, .n_ctx = 1};
+    oct_session_params p = {.chunk = 1, .n_ctx = 1, .comm = oct_ranks_comm()};
+    p.shard = oct_model_get_info(b->model)->part_by;
     oct_isa isa;
     OCT_TRY(oct_session_estimate(b->model, &p, &b->need, err));
     if (!oct_isa_parse(b->need.isa, &isa))
@@ -220,7 +238,7 @@ static oct_status choose(oct_bench *b, oct_error *err)
 static int open_and_work(oct_bench *b)
 {
     oct_error err = {0};
-    char path[128] = "";
+    char path[128] = "", room[PATH_MAX];
     int fd = -1, code;
     oct_status s = OCT_OK;
     if (b->synthetic) {
@@ -228,7 +246,7 @@ static int open_and_work(oct_bench *b)
         b->path = b->out ? b->out : path;
     }
     if (s == OCT_OK)
-        s = oct_model_open(b->path, &b->model, &err);
+        s = oct_model_open(oct_ranks_path(b->path, room), &b->model, &err);
     if (s == OCT_OK)
         s = choose(b, &err);
     code = s != OCT_OK ? oct_cli_fail(&err) : b->simulate ? oct_bench_simulate(b, 0) : -1;
@@ -238,6 +256,19 @@ static int open_and_work(oct_bench *b)
     if (fd >= 0)
         close(fd);
     return code;
+}
+
+/* Whether all that is asked for can be measured over ranks. */
+static bool fits_ranks(const oct_bench *b)
+{
+    const char *what = b->expert.n > 0                       ? "--expert"
+                       : b->attention.n > 0                  ? "--attention"
+                       : b->simulate                         ? "--simulate"
+                       : b->weights == OCT_CLI_WEIGHTS_OWNED ? "--weights owned"
+                                                             : NULL;
+    if (what)
+        oct_cli_error("bench: %s is of one process; start it without mpirun", what);
+    return !what;
 }
 
 int oct_cmd_bench(int argc, char **argv)
@@ -255,7 +286,7 @@ int oct_cmd_bench(int argc, char **argv)
     int code = parse(&b, text, argc, argv);
     if (code >= 0)
         return code;
-    if (!parse_lists(&b, text))
+    if (!parse_lists(&b, text) || (oct_ranks_comm() && !fits_ranks(&b)))
         return OCT_EXIT_USAGE;
     if (b.simulate) {
         b.prompts = (oct_bench_list){{0}, 1};
@@ -268,10 +299,6 @@ int oct_cmd_bench(int argc, char **argv)
         oct_cli_error("bench: expected either -m MODEL or --synthetic grok-1%s (octet bench --help "
                       "shows the usage)",
                       b.simulate ? ", or the GB/s that a node reads as fourth number" : "");
-        return OCT_EXIT_USAGE;
-    }
-    if (oct_ranks_comm()) {
-        oct_cli_error("bench: measures one process; start it without mpirun");
         return OCT_EXIT_USAGE;
     }
     if (b.out && !b.synthetic) {

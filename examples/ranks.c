@@ -15,12 +15,13 @@
 #include "ranks_impl.h"
 #include "shard.h"
 
-enum { ORDER_OPEN = 1, ORDER_END };
+enum { ORDER_OPEN = 1, ORDER_FOLDS, ORDER_END };
 
-/* What rank 0 tells the others to open. */
+/* What rank 0 tells the others to do. */
 typedef struct open_order {
     int64_t what;
-    unsigned shards;           /* that may be chosen, see oct_cli_shards */
+    int64_t n_floats, n_folds; /* FOLDS */
+    unsigned shards;           /* OPEN: that may be chosen, see oct_cli_shards */
     oct_session_params params; /* pointers are not used */
     char path[PATH_MAX];
 } open_order;
@@ -33,6 +34,7 @@ typedef struct made {
 
 static oct_comm *job; /* NULL: one process */
 static bool over;     /* all ranks know that the job has ended */
+static bool settled;  /* the layout: later sessions keep it, what it leaves out is unmapped */
 /* Of the last session. */
 static oct_shard_by layout;
 static oct_rank_pace pace;
@@ -189,13 +191,19 @@ static oct_status make_together(const open_order *o, oct_model *m, const oct_ses
     int32_t isa;
     oct_rank_report_self(m, &p, opened, &mine);
     oct_status status = job->gather(job, &mine, sizeof mine, all, err);
-    if (status == OCT_OK && oct_rank_compare(all, job->size, job->rank == 0, &isa) > 0)
-        status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
+    if (status == OCT_OK) {
+        int problems = oct_rank_compare(all, job->size, false, &isa);
+        if (job->rank == 0 && (problems > 0 || !settled)) /* what is well is told once */
+            (void)oct_rank_compare(all, job->size, true, &isa);
+        if (problems > 0)
+            status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
+    }
     free(all);
     if (status == OCT_OK) {
         p.isa = oct_kernel_rows[isa].name;
         status = make_all(m, &p, s, err);
     }
+    settled = true;
     over = status != OCT_OK && !job->broken;
     since = job->stats;
     return status;
@@ -268,12 +276,55 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
         OCT_TRY(place_weights(options, m, p, err));
         return oct_session_new(m, p, s, err);
     }
-    open_order o = {.what = ORDER_OPEN, .shards = oct_cli_shards(options), .params = *p};
+    open_order o = {.what = ORDER_OPEN,
+                    .shards = settled ? 1u << layout : oct_cli_shards(options),
+                    .params = *p};
     OCT_TRY(absolute(options->model, o.path, err));
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};
-    return make_together(&o, m, p, &opened, s, err);
+    return make_together(&o, m, &o.params, &opened, s, err);
 }
+
+/* ---- the exchange alone --------------------------------------------------------------------- */
+
+static oct_status fold_together(int64_t n, int64_t count, double *seconds, oct_comm_stats *one,
+                                oct_error *err)
+{
+    float *x = calloc((size_t)n, sizeof *x);
+    int32_t *all = calloc((size_t)job->size, sizeof *all), mine = 0;
+    oct_status status = OCT_OK;
+    if (!x || !all) {
+        job->broken = true; /* the others fold by now */
+        status = oct_fail(err, OCT_ERR_MEMORY, "no memory to fold %lld floats", (long long)n);
+    }
+    for (int64_t i = 0; i < count && status == OCT_OK; i++) {
+        status = job->gather(job, &mine, sizeof mine, all, err); /* nobody begins before the rest */
+        oct_comm_stats from = job->stats;
+        double start = oct_cli_seconds();
+        if (status == OCT_OK)
+            status = job->fold(job, x, n, err);
+        if (seconds)
+            seconds[i] = oct_cli_seconds() - start;
+        if (one) {
+            one->rounds = job->stats.rounds - from.rounds;
+            one->bytes_sent = job->stats.bytes_sent - from.bytes_sent;
+        }
+    }
+    free(all);
+    free(x);
+    return status;
+}
+
+oct_status oct_ranks_time_folds(int64_t n, int64_t count, double *seconds, oct_comm_stats *one,
+                                oct_error *err)
+{
+    open_order o = {.what = ORDER_FOLDS, .n_floats = n, .n_folds = count};
+    *one = (oct_comm_stats){0};
+    OCT_TRY(job->broadcast(job, &o, sizeof o, err));
+    return fold_together(n, count, seconds, one, err);
+}
+
+/* ---- ranks other than 0 --------------------------------------------------------------------- */
 
 /* One session of rank 0's. */
 static oct_status serve_once(const open_order *o, oct_error *err)
@@ -302,11 +353,13 @@ static int serve(void)
     open_order *o = calloc(1, sizeof *o);
     while (o && status == OCT_OK) {
         status = job->broadcast(job, o, sizeof *o, &err);
-        if (status == OCT_OK && o->what != ORDER_OPEN)
-            break;
         o->path[sizeof o->path - 1] = 0;
-        if (status == OCT_OK)
+        if (status == OCT_OK && o->what == ORDER_OPEN)
             status = serve_once(o, &err);
+        else if (status == OCT_OK && o->what == ORDER_FOLDS)
+            status = fold_together(o->n_floats, o->n_folds, NULL, NULL, &err);
+        else
+            break;
     }
     free(o);
     /* What all ranks have found rank 0 has told; what this one has found ends all of them. */
@@ -334,6 +387,11 @@ int oct_ranks_start(void)
         return -1;
     }
     return job->rank == 0 ? -1 : serve();
+}
+
+const oct_rank_pace *oct_ranks_pace(void)
+{
+    return &pace;
 }
 
 oct_shard_by oct_ranks_layout(oct_shard_by by)

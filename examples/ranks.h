@@ -5,6 +5,7 @@
 
 #include <limits.h>
 
+#include "comm.h"
 #include "memory.h"
 
 /* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is
@@ -12,7 +13,7 @@
  * served until the end, or after an error. */
 int oct_ranks_start(void);
 
-struct oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
+oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
 
 /* The name of this rank's file: in a job, the first "%r" becomes the rank. Returns pattern or
  * room. */
@@ -27,6 +28,14 @@ OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_mo
 
 /* The layout of the last session; by if there is one process. */
 oct_shard_by oct_ranks_layout(oct_shard_by by);
+
+/* What the ranks could do when the last session was made. */
+const struct oct_rank_pace *oct_ranks_pace(void);
+
+/* Rank 0 of several, no session open: sums n floats over the ranks, count times. seconds: [count],
+ * of folds that all began together. *one: what each of them added to the communicator's counts. */
+OCT_MUST_CHECK oct_status oct_ranks_time_folds(int64_t n, int64_t count, double *seconds,
+                                               oct_comm_stats *one, oct_error *err);
 
 /* Rank 0: where the time of the last session went, on stderr; nothing if there is one process. */
 void oct_ranks_print(const oct_model *m, const oct_session *s);

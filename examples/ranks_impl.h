@@ -38,6 +38,16 @@ OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_t
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
                         const oct_rank_pace *pace);
 
+/* Where the time of some work went, seconds on this rank: its own computing; its messages, had
+ * nobody been late; the rest of what it spent on them, which is waiting for the slowest rank. */
+typedef struct oct_rank_time {
+    double compute, exchange, wait;
+} oct_rank_time;
+
+/* Divides the seconds of work between two looks at the communicator's counts. Pure. */
+oct_rank_time oct_rank_divide(double seconds, const oct_comm_stats *from, const oct_comm_stats *to,
+                              int n_ranks, const oct_rank_pace *pace);
+
 /* Where the time of a session went, two lines on stderr. since: of the communicator when the
  * session was made. */
 void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_model_info *i,

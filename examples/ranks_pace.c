@@ -11,7 +11,7 @@
 #include "ranks_impl.h"
 #include "shard.h"
 
-enum { FOLDS = 8, LONG_VECTOR = 8, READ_BYTES = 32 << 20 };
+enum { FOLDS = 32, LONG_VECTOR = 8, READ_BYTES = 32 << 20 };
 
 /* The fastest of some folds: what the exchange takes when nobody is late. */
 static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, oct_error *err)
@@ -72,19 +72,35 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_ran
     return status;
 }
 
+/* A fold takes two latencies and 2 (n-1)/n of its bytes. */
+static oct_network network_of(const oct_rank_pace *pace, int n_ranks)
+{
+    double n = n_ranks;
+    return (oct_network){pace->latency / 2,
+                         pace->per_float / sizeof(float) * n / (2 * fmax(1, n - 1))};
+}
+
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
                         const oct_rank_pace *pace)
 {
     oct_shard s;
-    double n = n_ranks;
-    /* a fold: two latencies, 2 (n-1)/n of its bytes */
-    const oct_network net = {pace->latency / 2,
-                             pace->per_float / sizeof(float) * n / (2 * fmax(1, n - 1))};
+    const oct_network net = network_of(pace, n_ranks);
     if (oct_shard_make((oct_shard_layout)by, 0, n_ranks, m->config.n_slices, m->config.n_experts,
                        &s))
         return INFINITY;
     oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &s, (double)depth, &net);
     return cost.bytes / pace->read + cost.exchange;
+}
+
+oct_rank_time oct_rank_divide(double seconds, const oct_comm_stats *from, const oct_comm_stats *to,
+                              int n_ranks, const oct_rank_pace *pace)
+{
+    const oct_network net = network_of(pace, n_ranks);
+    double talk = fmin(to->seconds - from->seconds, seconds);
+    double pure = (double)(to->rounds - from->rounds) * net.latency +
+                  (double)(to->bytes_sent - from->bytes_sent) * net.per_byte;
+    pure = fmin(pure, talk);
+    return (oct_rank_time){seconds - talk, pure, talk - pure};
 }
 
 /* Which part of the tokens' experts each rank computed. */
@@ -115,17 +131,13 @@ void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_mo
 {
     double tokens = (double)(st->tokens ? st->tokens : 1);
     const oct_comm_stats *s = &c->stats;
-    double all = s->seconds - since->seconds;
-    double pure = (double)(s->folds - since->folds + s->gathers - since->gathers) * pace->latency +
-                  (double)(s->floats - since->floats) * pace->per_float;
-    pure = fmin(pure, all);
+    oct_rank_time t = oct_rank_divide(st->seconds, since, s, c->size, pace);
     char b[24];
     fprintf(stderr,
             "%-9s %d by %s; per token %.3f ms: compute %.3f, exchange %.3f, wait for the slowest "
             "%.3f; %s sent in %.1f rounds by rank 0\n",
             "ranks", c->size, oct_shard_name((oct_shard_layout)by), 1e3 * st->seconds / tokens,
-            1e3 * fmax(0, st->seconds - all) / tokens, 1e3 * pure / tokens,
-            1e3 * (all - pure) / tokens,
+            1e3 * t.compute / tokens, 1e3 * t.exchange / tokens, 1e3 * t.wait / tokens,
             oct_cli_bytes((uint64_t)((double)(s->bytes_sent - since->bytes_sent) / tokens), b),
             (double)(s->rounds - since->rounds) / tokens);
     if (by == OCT_SHARD_BY_EXPERT || by == OCT_SHARD_BY_EXPERT_REPLICATED)

@@ -88,6 +88,8 @@ for layout in "slice --replicate-attention" slice expert; do
     ranks 4 logits -m "$work/part-%r.gguf" --ids "$ids" -o "$work/got.npy" --shard $shard 2>"$work/err"
     cmp -s "$work/want.npy" "$work/got.npy" || bad "4 parts by $layout: $(tail -n 2 "$work/err")"
 done
+ranks 4 bench -m "$work/part-%r.gguf" -p 0 -n 1 -r 1 >"$work/table" 2>"$work/err" &&
+    grep -q '^| decode | 4 | expert |' "$work/table" || bad "bench of parts: $(tail -n 2 "$work/err")"
 ln -sf "$model" "$work/part-0.gguf"
 ln -sf "$model" "$work/part-2.gguf"
 rm -f "$work/got.npy"
@@ -108,6 +110,38 @@ seq 3 1026 | tr '\n' ' ' >"$work/long"
 "$octet" logits -m "$model" --ids "$work/long" -o "$work/want.npy" 2>/dev/null
 ranks 8 logits -m "$model" --ids "$work/long" -o "$work/got.npy" 2>"$work/err"
 cmp -s "$work/want.npy" "$work/got.npy" || bad "1024 positions on 8 ranks: $(tail -n 2 "$work/err")"
+
+# Measured: a token's time is the sum of its parts; a vector of 24,576 bytes is summed in two rounds,
+# in which each of two ranks sends as many.
+ranks 2 bench -m "$model" -p 33 -n 8 -d 20 -b 1,2 -r 1 --shard slice --format csv \
+    >"$work/csv" 2>"$work/err" || bad "bench: $(tail -n 2 "$work/err")"
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+    { seen[$at["test"]]++; ranks += $at["ranks"] }
+    $at["test"] != "fold" {
+        ms = $at["compute_ms_median"] + $at["exchange_ms_median"] + $at["wait_ms_median"]
+        sum = ms * $at["tokens_per_second_median"] / 1000
+        if (sum < 0.99 || sum > 1.01) print $0 ": parts are " sum " of the whole"
+        if ($at["compute_ms_median"] <= 0 || $at["exchange_ms_median"] <= 0 ||
+            $at["wait_ms_median"] < 0 || $at["gb_per_token"] <= 0) print $0 ": not positive"
+    }
+    $at["test"] == "decode" && ($at["predicted_median"] > 0) != ($at["batch"] == 1) {
+        print $0 ": predicted " $at["predicted_median"]
+    }
+    $at["test"] == "fold" && $at["floats"] == 6144 {
+        if ($at["bytes_sent"] != 24576 || $at["rounds"] != 2) print $0 ": bytes or rounds"
+        if ($at["us_min"] <= 0 || $at["us_median"] > 1e5) print $0 ": us"
+    }
+    END {
+        if (seen["prefill"] != 1 || seen["decode"] != 2 || seen["fold"] != 4 || ranks != 14)
+            print "rows: " seen["prefill"] " " seen["decode"] " " seen["fold"] ", ranks " ranks
+    }' "$work/csv" >"$work/wrong"
+[ -s "$work/wrong" ] && bad "bench: $(cat "$work/wrong")"
+for option in "--expert 1" "--simulate 2,1,1"; do
+    # shellcheck disable=SC2086
+    ranks 2 bench -m "$model" $option >"$work/table" 2>"$work/err" && bad "bench $option was accepted"
+    grep -q "^octet: bench: ${option%% [0-9]*} is of one process" "$work/err" ||
+        bad "bench $option: $(head -n 3 "$work/err")"
+done
 
 for n in 3 5; do
     ranks $n run -m "$model" -p x -n 2 >/dev/null 2>"$work/err"
