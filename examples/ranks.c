@@ -197,6 +197,7 @@ static oct_status make_together(const open_order *o, oct_model *m, const oct_ses
             (void)oct_rank_compare(all, job->size, true, &isa);
         if (problems > 0)
             status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
+        p.no_bind |= oct_rank_shares_cores(all, job->size, job->rank);
     }
     free(all);
     if (status == OCT_OK) {

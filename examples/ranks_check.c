@@ -54,10 +54,10 @@ static uint64_t address_space_left(void)
     return l.rlim_cur > used ? l.rlim_cur - used : 0;
 }
 
-static int32_t count_cpus(pid_t pid)
+static int32_t count_cpus(pid_t pid, cpu_set_t *set)
 {
-    cpu_set_t set;
-    return sched_getaffinity(pid, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    CPU_ZERO(set);
+    return sched_getaffinity(pid, sizeof *set, set) == 0 ? CPU_COUNT(set) : 0;
 }
 
 void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
@@ -67,8 +67,9 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     gethostname(r->host, sizeof r->host - 1);
     strncpy(r->version, oct_version(), sizeof r->version - 1);
     dl_iterate_phdr(find_build_id, r->build);
-    r->n_cpus = count_cpus(0);
-    r->n_cpus_parent = count_cpus(getppid());
+    cpu_set_t parent;
+    r->n_cpus = count_cpus(0, &r->cpus);
+    r->n_cpus_parent = count_cpus(getppid(), &parent);
     oct_error err = *opened;
     oct_session_need need = {0};
     r->status = (int32_t)err.status;
@@ -90,6 +91,17 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     oct_isa isa = OCT_ISA_REF;
     (void)oct_isa_parse(need.isa, &isa);
     r->isa = (int32_t)isa;
+}
+
+bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank)
+{
+    for (int i = 0; i < n; i++) {
+        cpu_set_t both;
+        CPU_AND(&both, &r[i].cpus, &r[rank].cpus);
+        if (i != rank && strcmp(r[i].host, r[rank].host) == 0 && CPU_COUNT(&both) > 0)
+            return true;
+    }
+    return false;
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------ */

@@ -2,6 +2,8 @@
 #ifndef OCT_RANKS_IMPL_H
 #define OCT_RANKS_IMPL_H
 
+#include <sched.h>
+
 #include "comm.h"
 #include "octet.h"
 
@@ -11,6 +13,7 @@ typedef struct oct_rank_report {
     uint64_t fingerprint, weights, need, have; /* bytes: of its part; with caches and buffers */
     int32_t isa, n_threads;
     int32_t n_cpus, n_cpus_parent; /* that the process and its launcher may use; 0: unknown */
+    cpu_set_t cpus;                /* of the process */
     int32_t status;
     char text[OCT_ERROR_TEXT];
 } oct_rank_report;
@@ -22,6 +25,10 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
 /* Every difference, a line each; print: on stderr. All ranks come to the same number of those that
  * cannot be worked with. *isa: the best kernel row that all have. */
 int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa);
+
+/* Whether a rank may use cores that another one on its host uses: then it must not bind threads, or
+ * all ranks would bind theirs to the same first cores. */
+bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank);
 
 /* What the ranks can do. Seconds for a fold of n floats: latency + n * per_float. */
 typedef struct oct_rank_pace {
