@@ -236,8 +236,8 @@ static double measure(const oct_model *m, int size, oct_shard_by by, const oct_n
     size_t row = (size_t)oct_model_get_info(m)->n_vocab * sizeof(float);
     memset(&net, 0, sizeof net);
     for (int i = 0; i < RANKS * RANKS; i++) {
-        pthread_mutex_init(&net.box[0][i].lock, NULL);
-        pthread_cond_init(&net.box[0][i].filled, NULL);
+        pthread_mutex_init(&net.box[i / RANKS][i % RANKS].lock, NULL);
+        pthread_cond_init(&net.box[i / RANKS][i % RANKS].filled, NULL);
     }
     for (int r = 0; r < size; r++) {
         j[r] = (rank_job){.comm = {.base = {.rank = r,
@@ -265,8 +265,8 @@ static double measure(const oct_model *m, int size, oct_shard_by by, const oct_n
         free(j[r].logits[1]);
     }
     for (int i = 0; i < RANKS * RANKS; i++) {
-        pthread_mutex_destroy(&net.box[0][i].lock);
-        pthread_cond_destroy(&net.box[0][i].filled);
+        pthread_mutex_destroy(&net.box[i / RANKS][i % RANKS].lock);
+        pthread_cond_destroy(&net.box[i / RANKS][i % RANKS].filled);
     }
     return fastest(with) - fastest(without);
 }
