@@ -282,7 +282,8 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
     if (oct_session_estimate(g->model, &chosen, &need, NULL) == OCT_OK)
         fprintf(stderr, "%-9s %d (%s), %s kernels\n", "threads", need.n_threads, need.threads_why,
                 need.isa);
-    oct_ranks_print(g->model, g->session);
+    oct_ranks_print(g->model, g->session,
+                    g->text.tokens > 0 ? g->text.seconds / (double)g->text.tokens : 0);
     if (!r->seed_given && r->temp > 0)
         fprintf(stderr, "%-9s %llu\n", "seed", (unsigned long long)r->seed);
     oct_session_get_stats(g->session, &st);

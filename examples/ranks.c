@@ -400,13 +400,10 @@ oct_shard_by oct_ranks_layout(oct_shard_by by)
     return job ? layout : by;
 }
 
-void oct_ranks_print(const oct_model *m, const oct_session *s)
+void oct_ranks_print(const oct_model *m, oct_session *s, double token_seconds)
 {
-    oct_session_stats st;
-    if (!job || job->size == 1)
-        return;
-    oct_session_get_stats(s, &st);
-    oct_rank_print(job, &since, oct_model_get_info(m), layout, &pace, &st);
+    if (job && job->size > 1)
+        oct_rank_report_print(job, &since, m, s, layout, &pace, token_seconds);
 }
 
 void oct_ranks_end(void)

@@ -37,8 +37,9 @@ const struct oct_rank_pace *oct_ranks_pace(void);
 OCT_MUST_CHECK oct_status oct_ranks_time_folds(int64_t n, int64_t count, double *seconds,
                                                oct_comm_stats *one, oct_error *err);
 
-/* Rank 0: where the time of the last session went, on stderr; nothing if there is one process. */
-void oct_ranks_print(const oct_model *m, const oct_session *s);
+/* Rank 0: where the time of the last session went, on stderr; nothing if there is one process.
+ * token_seconds: from one generated token to the next, 0: there were none. */
+void oct_ranks_print(const oct_model *m, oct_session *s, double token_seconds);
 
 /* Rank 0, at the end: lets the others end too. */
 void oct_ranks_end(void);

@@ -5,7 +5,7 @@
 #include <sched.h>
 
 #include "comm.h"
-#include "octet.h"
+#include "model_impl.h"
 
 /* What a rank says of itself before anything is loaded. */
 typedef struct oct_rank_report {
@@ -55,9 +55,10 @@ typedef struct oct_rank_time {
 oct_rank_time oct_rank_divide(double seconds, const oct_comm_stats *from, const oct_comm_stats *to,
                               int n_ranks, const oct_rank_pace *pace);
 
-/* Where the time of a session went, two lines on stderr. since: of the communicator when the
- * session was made. */
-void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_model_info *i,
-                    oct_shard_by by, const oct_rank_pace *pace, const oct_session_stats *st);
+/* Rank 0: where the time of a session went, some lines on stderr. since: of the communicator when
+ * the session was made. token_seconds: from one generated token to the next, 0: there were none. */
+void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_model *m,
+                           oct_session *s, oct_shard_by by, const oct_rank_pace *pace,
+                           double token_seconds);
 
 #endif

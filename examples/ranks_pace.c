@@ -1,7 +1,6 @@
-/* ranks_pace.c: how fast the ranks of a job are, what that means for the layout, and where the time
- * went. */
+/* ranks_pace.c: how fast the ranks of a job are, and what that means for the layout and for the
+ * time that their messages take. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli.h"
@@ -101,45 +100,4 @@ oct_rank_time oct_rank_divide(double seconds, const oct_comm_stats *from, const 
                   (double)(to->bytes_sent - from->bytes_sent) * net.per_byte;
     pure = fmin(pure, talk);
     return (oct_rank_time){seconds - talk, pure, talk - pure};
-}
-
-/* Which part of the tokens' experts each rank computed. */
-static void print_load(const oct_comm *c, const oct_model_info *i, oct_shard_by by,
-                       const oct_session_stats *st)
-{
-    uint64_t total = 0;
-    for (int64_t e = 0; e < i->n_experts; e++)
-        total += st->expert_rows[e];
-    if (total == 0)
-        return;
-    fprintf(stderr, "%-9s", "experts");
-    for (int r = 0; r < c->size; r++) {
-        oct_shard s;
-        uint64_t mine = 0;
-        if (oct_shard_make((oct_shard_layout)by, r, c->size, i->n_slices, i->n_experts, &s))
-            break;
-        for (int64_t e = s.experts.first; e < s.experts.end; e++)
-            mine += st->expert_rows[e];
-        fprintf(stderr, "%s %.1f %%",
-                r ? "," : " load of ranks 0, 1, ...:", 100 * (double)mine / (double)total);
-    }
-    fputc('\n', stderr);
-}
-
-void oct_rank_print(const oct_comm *c, const oct_comm_stats *since, const oct_model_info *i,
-                    oct_shard_by by, const oct_rank_pace *pace, const oct_session_stats *st)
-{
-    double tokens = (double)(st->tokens ? st->tokens : 1);
-    const oct_comm_stats *s = &c->stats;
-    oct_rank_time t = oct_rank_divide(st->seconds, since, s, c->size, pace);
-    char b[24];
-    fprintf(stderr,
-            "%-9s %d by %s; per token %.3f ms: compute %.3f, exchange %.3f, wait for the slowest "
-            "%.3f; %s sent in %.1f rounds by rank 0\n",
-            "ranks", c->size, oct_shard_name((oct_shard_layout)by), 1e3 * st->seconds / tokens,
-            1e3 * t.compute / tokens, 1e3 * t.exchange / tokens, 1e3 * t.wait / tokens,
-            oct_cli_bytes((uint64_t)((double)(s->bytes_sent - since->bytes_sent) / tokens), b),
-            (double)(s->rounds - since->rounds) / tokens);
-    if (by == OCT_SHARD_BY_EXPERT || by == OCT_SHARD_BY_EXPERT_REPLICATED)
-        print_load(c, i, by, st);
 }

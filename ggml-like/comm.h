@@ -19,6 +19,15 @@ typedef struct oct_comm_stats {
     double seconds; /* inside fold and gather, with the wait for the slowest rank */
 } oct_comm_stats;
 
+/* sum += to - from: rounds, bytes and seconds. */
+static inline void oct_comm_stats_add(oct_comm_stats *sum, const oct_comm_stats *from,
+                                      const oct_comm_stats *to)
+{
+    sum->rounds += to->rounds - from->rounds;
+    sum->bytes_sent += to->bytes_sent - from->bytes_sent;
+    sum->seconds += to->seconds - from->seconds;
+}
+
 typedef struct oct_comm oct_comm;
 struct oct_comm {
     int rank, size;

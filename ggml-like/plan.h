@@ -19,6 +19,12 @@ typedef struct oct_plan {
     unsigned char *buffer; /* bytes, allocated by the backend; NULL until then */
 } oct_plan;
 
+/* Where the time of some nodes went. */
+typedef struct oct_node_time {
+    double seconds;
+    oct_comm_stats comm; /* the part of it that was talk between ranks, as oct_comm_stats_add */
+} oct_node_time;
+
 /* One evaluation: n_rows <= the graph's capacity tokens. */
 typedef struct oct_run {
     int64_t n_rows;
@@ -32,6 +38,7 @@ typedef struct oct_run {
     const volatile int *cancel; /* NULL: never */
     uint64_t bytes_read;        /* added to: weights and scales */
     uint64_t kv_read;           /* added to: keys and values */
+    oct_node_time *layer_time;  /* [layers] added to: of the nodes of each; NULL: not wanted */
     /* What the routers chose; both NULL: not wanted. */
     uint64_t *expert_rows; /* [E] added to: rows sent to each expert, over all layers */
     uint64_t *route_hash;  /* [layers] changed by the choices of each layer's router */

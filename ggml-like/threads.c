@@ -58,6 +58,11 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+double oct_seconds(void)
+{
+    return 1e-9 * (double)now_ns();
+}
+
 static void pause_cpu(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -2,9 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "session_impl.h"
+#include "threads.h"
 
 static bool wanted(const oct_batch *b, int64_t i)
 {
@@ -93,11 +93,15 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
 {
     int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk,
             *out_row = pos + s->chunk;
+    oct_phase_time *phase = &s->phase[n == n_out ? OCT_PHASE_TEXT : OCT_PHASE_PROMPT];
+    const oct_comm_stats talked = s->comm->stats;
+    double start = oct_seconds();
     for (int64_t i = 0; i < n; i++)
         pos[i] = (int32_t)s->len[seq[i]]++;
     oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = n_out,
                    .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = s->comm,
                    .cancel = s->comm->size > 1 ? NULL : s->cancel,
+                   .layer_time = s->comm->size > 1 ? phase->layer : NULL,
                    .expert_rows = s->expert_rows, .route_hash = s->route_hash};
     memset(s->route_hash, 0, (size_t)s->model->config.n_layers * sizeof *s->route_hash);
     oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
@@ -110,6 +114,9 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
             s->len[seq[i]]--;
         return status;
     }
+    phase->tokens += n;
+    phase->all.seconds += oct_seconds() - start;
+    oct_comm_stats_add(&phase->all.comm, &talked, &s->comm->stats);
     s->stats.tokens += (uint64_t)n;
     s->stats.bytes_read += run.bytes_read + run.kv_read;
     s->stats.kv_read += run.kv_read;
@@ -118,7 +125,7 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
 
 /* ---- ranks: rank 0 tells the others what to do, chunk by chunk ---- */
 
-enum { ORDER_EVAL = 1, ORDER_TRUNCATE, ORDER_END };
+enum { ORDER_EVAL = 1, ORDER_TRUNCATE, ORDER_REPORT, ORDER_END };
 
 typedef struct order {
     int64_t what, a, b; /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length */
@@ -155,6 +162,30 @@ void oct_eval_end(oct_session *s)
     oct_error err = {0};
     if (s->comm && s->comm->rank == 0 && s->ready && !s->comm->broken)
         (void)give_order(s, ORDER_END, 0, 0, &err);
+}
+
+static oct_status gather_compute(oct_session *s, double *all, oct_error *err)
+{
+    double mine[OCT_PHASES];
+    for (int i = 0; i < OCT_PHASES; i++)
+        mine[i] = s->phase[i].all.seconds - s->phase[i].all.comm.seconds;
+    return s->comm->gather(s->comm, mine, sizeof mine, all, err);
+}
+
+oct_status oct_session_gather_compute(oct_session *s, double *all, oct_error *err)
+{
+    OCT_TRY(give_order(s, ORDER_REPORT, 0, 0, err));
+    return gather_compute(s, all, err);
+}
+
+static oct_status obey_report(oct_session *s, oct_error *err)
+{
+    double *all = malloc((size_t)s->comm->size * OCT_PHASES * sizeof *all);
+    if (!all)
+        return oct_fail(err, OCT_ERR_MEMORY, "rank %d: out of memory for a report", s->comm->rank);
+    oct_status status = gather_compute(s, all, err);
+    free(all);
+    return status;
 }
 
 static bool rows_fit(oct_session *s, int64_t n, int64_t n_out)
@@ -205,6 +236,8 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
         status = s->comm->broadcast(s->comm, &o, sizeof o, err);
         if (status == OCT_OK && o.what == ORDER_EVAL)
             status = obey_eval(s, &o, &logits, err);
+        else if (status == OCT_OK && o.what == ORDER_REPORT)
+            status = obey_report(s, err);
         else if (status == OCT_OK && o.what == ORDER_TRUNCATE)
             oct_session_truncate(s, (int32_t)o.a, o.b);
     }
@@ -233,19 +266,12 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
     return eval_rows(s, n, *n_out, logits, err);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err)
 {
     if (s->comm_status != OCT_OK || s->comm->broken)
         return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
     OCT_TRY(check_batch(s, b, logits, err));
-    double start = now();
+    double start = oct_seconds();
     oct_status status = OCT_OK;
     for (int64_t first = 0; first < b->n && status == OCT_OK; first += s->chunk) {
         int64_t n = b->n - first < s->chunk ? b->n - first : s->chunk, n_out;
@@ -253,7 +279,7 @@ oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error
         if (logits)
             logits += n_out * s->model->config.n_vocab;
     }
-    double seconds = now() - start;
+    double seconds = oct_seconds() - start;
     s->stats.seconds += seconds;
     if (seconds > s->stats.max_eval_seconds)
         s->stats.max_eval_seconds = seconds;

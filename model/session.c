@@ -172,7 +172,11 @@ static oct_status allocate(oct_session *s, oct_error *err)
     s->expert_rows = calloc((size_t)s->model->config.n_experts, sizeof *s->expert_rows);
     s->route_hash = calloc((size_t)s->model->config.n_layers * (size_t)(1 + s->comm->size),
                            sizeof *s->route_hash);
-    if (!s->rope || !s->len || !s->row || !s->expert_rows || !s->route_hash)
+    for (int i = 0; i < OCT_PHASES; i++)
+        s->phase[i].layer =
+            calloc((size_t)s->model->config.n_layers, sizeof *s->phase[i].layer);
+    if (!s->rope || !s->len || !s->row || !s->expert_rows || !s->route_hash ||
+        !s->phase[OCT_PHASE_PROMPT].layer || !s->phase[OCT_PHASE_TEXT].layer)
         return oct_fail(err, OCT_ERR_MEMORY, "session: out of memory for %lld positions",
                         (long long)s->n_ctx);
     fill_rope(s);
@@ -225,6 +229,8 @@ void oct_session_abandon(oct_session *s)
     free(s->row);
     free(s->expert_rows);
     free(s->route_hash);
+    for (int i = 0; i < OCT_PHASES; i++)
+        free(s->phase[i].layer);
     free(s);
 }
 
@@ -274,7 +280,7 @@ oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
 
 void oct_session_get_parts(oct_session *s, oct_session_parts *p)
 {
-    *p = (oct_session_parts){s->backend, &s->plan, &s->kv};
+    *p = (oct_session_parts){s->backend, &s->plan, &s->kv, s->phase};
 }
 
 int64_t oct_session_pos(const oct_session *s, int32_t seq)

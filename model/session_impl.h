@@ -22,6 +22,7 @@ struct oct_session {
     const volatile int *cancel;
     oct_session_stats stats;
     uint64_t *expert_rows; /* [n_experts] */
+    oct_phase_time phase[OCT_PHASES]; /* kept only if there are several ranks */
     uint64_t *route_hash;  /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
 };
 

@@ -61,8 +61,40 @@ got=$(ranks 4 ppl -m "$model" -f "$work/text" --window 64 --json 2>/dev/null)
 [ -n "$want" ] && [ "$want" = "$got" ] || bad "ppl on 4 ranks: '$got', expected '$want'"
 
 want=$("$octet" run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 2>/dev/null)
-got=$(ranks 2 run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 --shard expert 2>/dev/null)
+got=$(ranks 2 run -m "$model" -p "hacker:" -n 20 --temp 0.8 --seed 7 --shard expert 2>"$work/err")
 [ -n "$want" ] && [ "$want" = "$got" ] || bad "text of 2 ranks: '$got', expected '$want'"
+
+# What was said at the end adds up: parts of a token, layers (tiny-grok has six), ranks, experts.
+# Numbers in the order of the lines; they are rounded.
+awk 'function off(what, is, want, by) {
+        if (is < want - by || is > want + by) print what ": " is ", expected " want
+    }
+    { line[$1]++; gsub(/[(),:;%]/, " ") }
+    /^text .* tokens\/s / { rate = $6 }
+    /^prompt .* ms per token/ { off("parts of a prompt", $7 + $9 + $14, $2, 0.003) }
+    /^text .* ms per token/ {
+        ms = $2
+        token = $7 + $9 + $14
+        off("parts of a token", token + $17, ms, 0.003)
+        off("milliseconds of a token", ms, 1000 / rate, 0.01 * ms + 0.001)
+        if ($7 <= 0 || $9 <= 0) print "compute " $7 ", exchange " $9
+    }
+    /^layer / {
+        off("parts of a layer", $7 + $9 + $11, $2, 0.0003)
+        off("parts of the slowest", $16 + $17 + $18, $15, 0.0003)
+        if ($15 + 0.0001 < $2 || $14 > 5) print "slowest layer " $14 ": " $15 " of mean " $2
+        off("layers and the rest", 6 * $2 + $21, token, 0.005)
+    }
+    /^rank / { off("experts", $6 + $13, 100, 0.3) }
+    /^predicted / {
+        off("measured rate", $5, 1000 / ms, 0.02 * $5)
+        off("measured of predicted", $6, 100 * $5 / $2, 0.02 * $6 + 0.1)
+    }
+    END {
+        n = split("ranks prompt text layer rank predicted", name, " ")
+        for (i = 1; i <= n; i++) if (!line[name[i]]) print "no line " name[i]
+    }' "$work/err" >"$work/wrong"
+[ -s "$work/wrong" ] && bad "report: $(cat "$work/wrong" "$work/err")"
 
 # One token at a time: without the exchange in the attention of six layers, 12 rounds less for each.
 for more in "" --replicate-attention; do

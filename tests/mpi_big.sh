@@ -70,6 +70,8 @@ stop() {
 # at_most WHAT IS LIMIT
 at_most() { [ "$2" -le "$3" ] || bad "$1: $2, expected at most $3"; }
 
+cores() { awk '/^Cpus_allowed_list/ { print $2 }' "/proc/$1/status"; }
+
 # mapped RANK FILE: sets size and rss, bytes; adds "first end" of the file's ranges to $work/ranges.
 mapped() {
     local range off
@@ -102,6 +104,9 @@ check() {
             awk '{ print $6 }' "/proc/${pid[rank]}/maps"
         } 2>/dev/null | grep -F gguf | grep -vFx "$file" | sort -u)
         [ -z "$others" ] || bad "$1, rank $rank: other files: $others"
+        # Ranks that share cores leave it to the system which of them they use.
+        [ "$(cores "${pid[rank]}")" = "$(cores self)" ] ||
+            bad "$1, rank $rank: bound to cores $(cores "${pid[rank]}") of $(cores self)"
     done
     say "$1, $2: share $((share >> 20)) MiB, resident:$text"
 }

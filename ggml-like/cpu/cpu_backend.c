@@ -85,7 +85,28 @@ typedef struct shared_run {
     /* 1 + the node behind whose barrier all leave, 0: none. Thread 0 writes it before that barrier.
      * A number, not a flag: a slow thread may read it when thread 0 is a node ahead. */
     _Atomic int stop;
+    /* Thread 0, for run->layer_time: the layer that runs, when it began, what was counted then. */
+    int64_t layer;
+    double began;
+    oct_comm_stats talked;
 } shared_run;
+
+/* Thread 0, before a node of layer `next`: what has passed is the time of the layer before. */
+static void note_time(shared_run *s, int64_t next)
+{
+    oct_run *r = s->run;
+    if (!r->layer_time || next == s->layer)
+        return;
+    double t = oct_seconds();
+    if (s->layer >= 0) {
+        oct_node_time *l = &r->layer_time[s->layer];
+        l->seconds += t - s->began;
+        oct_comm_stats_add(&l->comm, &s->talked, &r->comm->stats);
+    }
+    s->layer = next;
+    s->began = t;
+    s->talked = r->comm->stats;
+}
 
 static void fold_ranks(shared_run *s, const oct_node *n)
 {
@@ -155,6 +176,7 @@ static void run_thread(void *ctx, int thread, int n_threads)
         if (thread == 0) {
             if (s->run->comm && s->run->comm->size > 1)
                 atomic_store_explicit(&s->run->comm->layer, n->layer, memory_order_relaxed);
+            note_time(s, n->layer);
             note_routes(s, n);
         }
         if (!is_exchange(n))
@@ -182,7 +204,13 @@ static void clear_tails(oct_cpu *cpu)
 static oct_status cpu_run(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r,
                           oct_error *err)
 {
-    shared_run s = {.cpu = cpu_of(b), .plan = p, .run = r, .err = err, .first = first, .end = end};
+    shared_run s = {.cpu = cpu_of(b),
+                    .plan = p,
+                    .run = r,
+                    .err = err,
+                    .first = first,
+                    .end = end,
+                    .layer = -1};
     clear_tails(s.cpu);
     oct_team_run(s.cpu->team, run_thread, &s);
     return s.status;

@@ -9,13 +9,6 @@
 /* Everything measured passes through here, so that no compiler can leave it out. */
 static volatile uint64_t sink;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- the loops of the reference row ---------------------------------------------------------- */
 
 uint64_t oct_probe_read__ref(const void *p, size_t bytes, size_t ahead)
@@ -148,9 +141,9 @@ double oct_probe_read(oct_team *team, oct_isa isa, size_t ahead, const oct_probe
     double bytes = 0;
     for (int64_t i = 0; i < n_spans; i++)
         bytes += (double)(spans[i].bytes / 256 * 256);
-    double start = now();
+    double start = oct_seconds();
     oct_team_run(team, read_thread, &j);
-    return bytes / (now() - start);
+    return bytes / (oct_seconds() - start);
 }
 
 typedef struct peak_job {
@@ -168,11 +161,11 @@ static void peak_thread(void *ctx, int thread, int n_threads)
     int64_t n = 0;
     (void)n_threads;
     oct_team_barrier(j->team);
-    double start = now(), end;
+    double start = oct_seconds(), end;
     do {
         sum += j->p->run(ROUNDS);
         n += ROUNDS;
-        end = now();
+        end = oct_seconds();
     } while (end - start < j->seconds);
     sink = sum;
     j->rate[thread] = (double)n * j->p->ops / (end - start);
@@ -204,9 +197,9 @@ static void barrier_thread(void *ctx, int thread, int n_threads)
 double oct_probe_barrier(oct_team *team, int64_t n)
 {
     barrier_job j = {team, n};
-    double start = now();
+    double start = oct_seconds();
     oct_team_run(team, barrier_thread, &j);
-    return (now() - start) / (double)n;
+    return (oct_seconds() - start) / (double)n;
 }
 
 static int ascending(const void *a, const void *b)
@@ -223,9 +216,9 @@ double oct_probe_wake(oct_team *team, int n)
     n = n < 1 ? 1 : n > MOST ? MOST : n;
     for (int i = 0; i < n; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL); /* longer than threads spin */
-        double start = now();
+        double start = oct_seconds();
         oct_team_run(team, barrier_thread, &j);
-        t[i] = now() - start;
+        t[i] = oct_seconds() - start;
     }
     qsort(t, (size_t)n, sizeof *t, ascending);
     return t[n / 2];
