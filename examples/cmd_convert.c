@@ -11,8 +11,6 @@ typedef struct convert_state {
     oct_convert_params params;
     int64_t threads;
     oct_progress progress;
-    oct_convert_phase phase;
-    bool started;
 } convert_state;
 
 static int parse(convert_state *r, int argc, char **argv)
@@ -77,19 +75,9 @@ static int parse(convert_state *r, int argc, char **argv)
 /* Called by the converter's threads, one at a time. */
 static void on_progress(void *ctx, const oct_convert_progress *p)
 {
-    static const char *const names[] = {"writing", "syncing", "verifying", ""};
+    static const char *const names[] = {"writing", "syncing", "verifying", NULL};
     convert_state *r = ctx;
-    if (!r->started || p->phase != r->phase) {
-        if (r->started)
-            oct_progress_end(&r->progress, true);
-        r->started = p->phase != OCT_CONVERT_DONE;
-        r->phase = p->phase;
-        oct_cli_temp_file(p->temp);
-        if (r->started)
-            oct_progress_start(&r->progress, names[p->phase], p->total);
-        return;
-    }
-    oct_progress_update(&r->progress, p->done);
+    oct_progress_phase(&r->progress, names[p->phase], p->done, p->total, p->temp);
 }
 
 static void show_report(const convert_state *r, const oct_convert_report *report)
@@ -128,7 +116,7 @@ int oct_cmd_convert(int argc, char **argv)
     r.params.progress_ctx = &r;
     oct_status s = oct_convert(&r.params, &report, &err);
     oct_cli_temp_file(NULL);
-    if (s != OCT_OK && r.started)
+    if (s != OCT_OK && r.progress.what)
         oct_progress_end(&r.progress, false);
     for (size_t i = 0; i < report.warnings.n; i++)
         oct_cli_warning("%s", report.warnings.line[i]);

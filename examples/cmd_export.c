@@ -57,10 +57,8 @@ static int parse(export_state *r, int argc, char **argv)
 static void on_progress(void *ctx, uint64_t done, uint64_t total, const char *temp)
 {
     export_state *r = ctx;
-    oct_cli_temp_file(temp);
-    if (!r->progress.what)
-        oct_progress_start(&r->progress, "writing", total);
-    oct_progress_update(&r->progress, done);
+    static const char writing[] = "writing";
+    oct_progress_phase(&r->progress, writing, done, total, temp);
 }
 
 int oct_cmd_export(int argc, char **argv)

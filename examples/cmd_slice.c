@@ -15,8 +15,6 @@ typedef struct slice_state {
     int by_expert;
     bool replicate_attention;
     oct_progress progress;
-    oct_slice_phase phase;
-    bool started;
 } slice_state;
 
 /* "3/8" */
@@ -84,16 +82,7 @@ static void on_progress(void *ctx, oct_slice_phase phase, uint64_t done, uint64_
 {
     static const char *const names[] = {"writing", "syncing", "verifying"};
     slice_state *r = ctx;
-    if (!r->started || phase != r->phase) {
-        if (r->started)
-            oct_progress_end(&r->progress, true);
-        r->started = true;
-        r->phase = phase;
-        oct_cli_temp_file(temp);
-        oct_progress_start(&r->progress, names[phase], total);
-        return;
-    }
-    oct_progress_update(&r->progress, done);
+    oct_progress_phase(&r->progress, names[phase], done, total, temp);
 }
 
 int oct_cmd_slice(int argc, char **argv)
@@ -109,7 +98,7 @@ int oct_cmd_slice(int argc, char **argv)
     r.params.progress_ctx = &r;
     oct_status s = oct_slice(&r.params, &report, &err);
     oct_cli_temp_file(NULL);
-    if (r.started)
+    if (r.progress.what)
         oct_progress_end(&r.progress, s == OCT_OK);
     for (size_t i = 0; i < report.warnings.n; i++)
         oct_cli_warning("%s", report.warnings.line[i]);

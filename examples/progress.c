@@ -71,6 +71,21 @@ void oct_progress_update(oct_progress *p, uint64_t done)
     fflush(stderr);
 }
 
+void oct_progress_phase(oct_progress *p, const char *phase, uint64_t done, uint64_t total_bytes,
+                        const char *temp)
+{
+    if (p->what == phase) {
+        if (phase)
+            oct_progress_update(p, done);
+        return;
+    }
+    if (p->what)
+        oct_progress_end(p, true);
+    oct_cli_temp_file(temp);
+    if (phase)
+        oct_progress_start(p, phase, total_bytes);
+}
+
 void oct_progress_end(oct_progress *p, bool finished)
 {
     if (p->terminal && p->drawn)

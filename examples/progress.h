@@ -19,6 +19,11 @@ void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes)
 void oct_progress_start_tokens(oct_progress *p, const char *what, uint64_t total_tokens);
 /* Draws if it is time to. */
 void oct_progress_update(oct_progress *p, uint64_t done);
+/* For a file in the making: a line for each phase of it, which is the same pointer as long as it
+ * lasts; NULL: the file is complete. temp: the unfinished file, which goes if the program is ended.
+ * *p is zeroed before the first phase. */
+void oct_progress_phase(oct_progress *p, const char *phase, uint64_t done, uint64_t total_bytes,
+                        const char *temp);
 /* The last line: bytes, time and rate if the work was finished; else the line is only ended. For
  * tokens the line disappears. */
 void oct_progress_end(oct_progress *p, bool finished);
