@@ -13,10 +13,10 @@
 /* Counted by the communicator for its own rank; to be read between operations. */
 typedef struct oct_comm_stats {
     int64_t folds, gathers, broadcasts;
-    int64_t rounds; /* of messages: in each every rank sends and receives once */
-    uint64_t bytes_sent;
-    int64_t floats; /* folded */
-    double seconds; /* inside fold and gather, with the wait for the slowest rank */
+    int64_t rounds; /* in each every rank sends to all others, or shows them, and takes from them */
+    uint64_t bytes_sent; /* through shared memory: what each of the others reads of this rank's */
+    int64_t floats;      /* folded */
+    double seconds;      /* inside fold and gather, with the wait for the slowest rank */
 } oct_comm_stats;
 
 /* sum += to - from: rounds, bytes and seconds. */
@@ -42,6 +42,7 @@ struct oct_comm {
     void (*free)(oct_comm *c);
     /* The ranks cannot go on together. Set by an operation that failed, or by the user. */
     bool broken;
+    bool shared_memory; /* folds go through memory of this host, not by messages; constant */
     oct_comm_stats stats;
     /* The layer that this rank computes, -1 outside layers: for messages of the other ranks.
      * Written while a graph runs; kept up to date only if size > 1. */

@@ -1,7 +1,7 @@
 /* comm_mpi.c: two rounds per fold. Rank j owns the j-th part of the vector: it receives that part
  * from everybody, adds the parts as the fixed tree, and sends the sums to everybody. Each rank
  * sends 2 (n-1)/n of the vector, and the order of additions does not depend on how messages
- * arrive. */
+ * arrive. Ranks that are all on one host do the same through shared memory. */
 #include "comm_mpi.h"
 
 #include <limits.h>
@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared.h"
 #include "watch.h"
 
 enum { TAG_HELLO = 1, TAG_PARTIAL, TAG_SUM, TAG_GATHER, TAG_BROADCAST };
@@ -37,7 +38,9 @@ typedef struct mpi_comm {
     int *peer;             /* [2 * size] of each request */
     message *messages;     /* [size] */
     float *parts;          /* [size][room] */
+    const float **in;      /* [size] */
     int64_t room;
+    oct_shared *shared; /* NULL: messages */
 } mpi_comm;
 
 static double now(void)
@@ -63,26 +66,37 @@ static oct_status failed(mpi_comm *m, oct_error *err, const char *what, int code
     return oct_fail(err, OCT_ERR_COMM, "MPI: %s: %s", what, text);
 }
 
-static oct_status too_late(mpi_comm *m, int n, const char *what, double deadline, oct_error *err)
+static oct_status earlier(oct_error *err, const char *what)
 {
-    int first = -1;
+    return oct_fail(err, OCT_ERR_COMM, "MPI: %s: an earlier operation has failed", what);
+}
+
+static oct_status too_late(mpi_comm *m, int missing, const char *what, double deadline,
+                           oct_error *err)
+{
     char host[64] = "";
-    for (int i = 0; i < n; i++) {
-        int done = 0;
-        if (MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
-            !done && first < 0)
-            first = m->peer[i];
-    }
     gethostname(host, sizeof host - 1);
     m->base.broken = true;
     return oct_fail(
         err, OCT_ERR_COMM, "MPI: %s: rank %d on %s has no answer from rank %d for %.0f s%s", what,
-        m->base.rank, host, first, deadline,
+        m->base.rank, host, missing, deadline,
         deadline < EXCHANGE_DEADLINE
             ? "; if hosts have networks that the others cannot reach (docker0, virbr0), "
               "name the right one: mpirun --mca btl_tcp_if_include NET --mca "
               "oob_tcp_if_include NET, NET like eth0 or 10.0.0.0/24"
             : "");
+}
+
+/* The peer of the first of n requests that is not done; -1: all are. */
+static int first_missing(const mpi_comm *m, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int done = 0;
+        if (MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+            !done)
+            return m->peer[i];
+    }
+    return -1;
 }
 
 /* The first n requests. Who waits for long gives up the core: first now and then, later mostly. */
@@ -102,7 +116,7 @@ static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline
         start = start > 0 ? start : t;
         double waited = t - start;
         if (waited > deadline)
-            return too_late(m, n, what, deadline, err);
+            return too_late(m, first_missing(m, n), what, deadline, err);
         if (waited > 0.02)
             nanosleep(&(struct timespec){.tv_nsec = waited > 0.5 ? 1000000 : 50000}, NULL);
         else if (waited > 0.0005)
@@ -117,7 +131,7 @@ static oct_status exchange(mpi_comm *m, MPI_Comm comm, int tag, const char *what
 {
     int n = 0, code = MPI_SUCCESS, size = m->base.size;
     if (m->base.broken)
-        return oct_fail(err, OCT_ERR_COMM, "MPI: %s: an earlier operation has failed", what);
+        return earlier(err, what);
     for (int r = 0; r < size; r++)
         if (m->messages[r].n_in > INT_MAX || m->messages[r].n_out > INT_MAX)
             return oct_fail(err, OCT_ERR_ARG,
@@ -144,15 +158,9 @@ static oct_status exchange(mpi_comm *m, MPI_Comm comm, int tag, const char *what
 
 /* ---- fold ----------------------------------------------------------------------------------- */
 
-/* First element of rank r's part of n. */
-static int64_t part_at(int64_t n, int r, int size)
-{
-    return n / size * r + (r < n % size ? r : n % size);
-}
-
 static size_t part_bytes(int64_t n, int r, int size)
 {
-    return (size_t)(part_at(n, r + 1, size) - part_at(n, r, size)) * sizeof(float);
+    return (size_t)(oct_part_at(n, r + 1, size) - oct_part_at(n, r, size)) * sizeof(float);
 }
 
 static oct_status make_room(mpi_comm *m, int64_t n, oct_error *err)
@@ -168,42 +176,47 @@ static oct_status make_room(mpi_comm *m, int64_t n, oct_error *err)
     return OCT_OK;
 }
 
-/* messages[0].in = the tree ((0+1)+(2+3))...: neighbours are added, an odd last one moves up. */
-static void add_as_tree(const message *messages, int64_t n, int size)
+static oct_status fold_by_messages(mpi_comm *m, float *x, int64_t n, oct_error *err)
 {
-    for (int step = 1; step < size; step *= 2)
-        for (int r = 0; r + step < size; r += 2 * step) {
-            float *restrict a = messages[r].in;
-            const float *restrict b = messages[r + step].in;
-            for (int64_t i = 0; i < n; i++)
-                a[i] += b[i];
-        }
+    int size = m->base.size, rank = m->base.rank;
+    size_t mine = part_bytes(n, rank, size);
+    OCT_TRY(make_room(m, n / size + 1, err));
+    for (int r = 0; r < size; r++) {
+        float *part = m->parts + r * m->room;
+        m->messages[r] = (message){.in = part,
+                                   .n_in = mine, /* my part, from r */
+                                   .out = x + oct_part_at(n, r, size),
+                                   .n_out = part_bytes(n, r, size)};
+        m->in[r] = r == rank ? x + oct_part_at(n, rank, size) : part;
+    }
+    OCT_TRY(exchange(m, m->comm, TAG_PARTIAL, "fold", EXCHANGE_DEADLINE, err));
+    float *sum = m->parts + rank * m->room;
+    oct_part_add(m->in, size, (int64_t)(mine / sizeof *x), sum);
+    for (int r = 0; r < size; r++)
+        m->messages[r] = (message){.in = x + oct_part_at(n, r, size),
+                                   .n_in = part_bytes(n, r, size),
+                                   .out = sum,
+                                   .n_out = mine};
+    OCT_TRY(exchange(m, m->comm, TAG_SUM, "fold", EXCHANGE_DEADLINE, err));
+    memcpy(x + oct_part_at(n, rank, size), sum, mine);
+    return OCT_OK;
+}
+
+static oct_status fold_by_memory(mpi_comm *m, float *x, int64_t n, oct_error *err)
+{
+    int missing = 0;
+    if (m->base.broken)
+        return earlier(err, "fold");
+    if (oct_shared_fold(m->shared, x, n, EXCHANGE_DEADLINE, &m->base.stats, &missing) == OCT_OK)
+        return OCT_OK;
+    return too_late(m, missing, "fold", EXCHANGE_DEADLINE, err);
 }
 
 static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 {
     mpi_comm *m = mpi_of(c);
-    int size = c->size, rank = c->rank;
     double start = now();
-    size_t mine = part_bytes(n, rank, size);
-    OCT_TRY(make_room(m, n / size + 1, err));
-    for (int r = 0; r < size; r++)
-        m->messages[r] = (message){.in = m->parts + r * m->room,
-                                   .n_in = mine, /* my part, from r */
-                                   .out = x + part_at(n, r, size),
-                                   .n_out = part_bytes(n, r, size)};
-    float *sum = x + part_at(n, rank, size);
-    m->messages[rank].in = sum; /* my own is added where it lies */
-    OCT_TRY(exchange(m, m->comm, TAG_PARTIAL, "fold", EXCHANGE_DEADLINE, err));
-    add_as_tree(m->messages, (int64_t)(mine / sizeof *x), size);
-    if (rank != 0)
-        memcpy(sum, m->parts, mine);
-    for (int r = 0; r < size; r++)
-        m->messages[r] = (message){.in = x + part_at(n, r, size),
-                                   .n_in = part_bytes(n, r, size),
-                                   .out = sum,
-                                   .n_out = mine};
-    OCT_TRY(exchange(m, m->comm, TAG_SUM, "fold", EXCHANGE_DEADLINE, err));
+    OCT_TRY(m->shared ? fold_by_memory(m, x, n, err) : fold_by_messages(m, x, n, err));
     c->stats.folds++;
     c->stats.floats += n;
     c->stats.seconds += now() - start;
@@ -241,7 +254,7 @@ static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error
         return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes,
                         INT_MAX);
     if (c->broken)
-        return oct_fail(err, OCT_ERR_COMM, "MPI: broadcast: an earlier operation has failed");
+        return earlier(err, "broadcast");
     if (c->rank != 0)
         code = MPI_Irecv(data, (int)bytes, MPI_BYTE, 0, TAG_BROADCAST, m->comm, &m->requests[n++]);
     for (int r = 1; r < c->size && c->rank == 0 && code == MPI_SUCCESS; r++) {
@@ -282,11 +295,54 @@ static void mpi_free(oct_comm *c)
     if (m->finalise)
         MPI_Finalize();
     oct_watch_free(m->watch);
+    oct_shared_free(m->shared);
+    free(m->in);
     free(m->requests);
     free(m->peer);
     free(m->messages);
     free(m->parts);
     free(m);
+}
+
+/* Shared memory for the folds, if all ranks can have it: the launcher has put them on one host, and
+ * each has mapped what rank 0 has made. */
+static oct_status share(mpi_comm *m, oct_error *err)
+{
+    int size = m->base.size, n_host = 0, n_mapped = 0;
+    MPI_Comm host = MPI_COMM_NULL;
+    int code = MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_size(host, &n_host);
+    if (code != MPI_SUCCESS)
+        return failed(m, err, "communicator of a host", code);
+    MPI_Comm_free(&host);
+    const char *wish = getenv("OCTET_MPI_SHARED");
+    bool may = n_host == size && !(wish && strcmp(wish, "0") == 0);
+    oct_shared_offer mine = {.fd = -1}, *offers = calloc((size_t)size, sizeof *offers);
+    int32_t mapped, *all = calloc((size_t)size, sizeof *all);
+    oct_status status =
+        offers && all ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
+    if (may && m->base.rank == 0)
+        mine = oct_shared_make(size);
+    if (status == OCT_OK)
+        status = mpi_gather(&m->base, &mine, sizeof mine, offers, err);
+    if (status == OCT_OK && may)
+        m->shared = oct_shared_map(&offers[0], m->base.rank, size, m->comm);
+    mapped = m->shared != NULL;
+    if (status == OCT_OK)
+        status = mpi_gather(&m->base, &mapped, sizeof mapped, all, err);
+    for (int r = 0; r < size && status == OCT_OK; r++)
+        n_mapped += all[r];
+    m->base.shared_memory = n_mapped == size;
+    if (!m->base.shared_memory) {
+        oct_shared_free(m->shared);
+        m->shared = NULL;
+    }
+    if (mine.fd >= 0)
+        close(mine.fd);
+    free(offers);
+    free(all);
+    return status;
 }
 
 /* Every pair of ranks talks for the first time, with a deadline; they exchange where they can be
@@ -297,8 +353,9 @@ static oct_status meet(mpi_comm *m, oct_error *err)
     m->requests = malloc(size * 2 * sizeof *m->requests);
     m->peer = calloc(size * 2, sizeof *m->peer);
     m->messages = malloc(size * sizeof *m->messages);
+    m->in = malloc(size * sizeof *m->in);
     oct_watch_address mine, *all = calloc(size, sizeof *all);
-    oct_status status = m->requests && m->peer && m->messages && all
+    oct_status status = m->requests && m->peer && m->messages && m->in && all
                             ? oct_watch_new(m->base.rank, m->base.size, &m->watch, &mine, err)
                             : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
     if (status == OCT_OK)
@@ -310,6 +367,8 @@ static oct_status meet(mpi_comm *m, oct_error *err)
     }
     if (status == OCT_OK && size > 1)
         status = oct_watch_start(m->watch, all, &m->base.layer, lost, m, err);
+    if (status == OCT_OK && size > 1)
+        status = share(m, err);
     free(all);
     m->base.stats = (oct_comm_stats){0};
     return status;

@@ -1,5 +1,6 @@
-/* test_comm_mpi.c: the communicator on MPI, run by mpirun with 1, 2, 4 and 8 ranks (3 and 5 too): a
- * fold over ranks must give the bits of the fixed tree over slices in one process. */
+/* test_comm_mpi.c: the communicator on MPI, run by mpirun with 1, 2, 4 and 8 ranks (3 too): a fold
+ * over ranks must give the bits of the fixed tree over slices in one process, through shared memory
+ * and by messages. */
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -10,7 +11,15 @@
 #include "comm_mpi.h"
 #include "kernels.h"
 
-enum { MAX_RANKS = 16, VECTOR = 6144, TURNS = 301, LATE = 14 };
+enum {
+    MAX_RANKS = 16,
+    VECTOR = 6144,
+    LONG = 100003,
+    FOLDS = 600,
+    TURNS = 301,
+    TRIES = 6,
+    LATE = 14
+};
 
 /* The same vectors on every rank, from the rank's number. */
 static void fill(float *x, int64_t n, int rank)
@@ -57,6 +66,34 @@ static int check_fold(oct_comm *c, int64_t n, oct_error *err)
     return ok;
 }
 
+/* One after the other, of changing lengths, with a rank that comes late now and then, and other
+ * operations between. Small integers: any order of additions gives the same. */
+static int check_many(oct_comm *c, oct_error *err)
+{
+    static float x[3 * LONG];
+    int64_t differ = 0;
+    int ok = 1;
+    for (int i = 0; i < FOLDS && ok; i++) {
+        int64_t n = i % 100 == 99 ? 3 * LONG : i * 37 % 1000;
+        for (int64_t j = 0; j < n; j++)
+            x[j] = (float)((j + i) % 1000 * (c->rank + 1));
+        if (i % 60 == c->rank)
+            nanosleep(&(struct timespec){.tv_nsec = i % 7 * 500000}, NULL);
+        ok = c->fold(c, x, n, err) == OCT_OK;
+        for (int64_t j = 0; j < n; j++)
+            differ += x[j] != (float)((j + i) % 1000 * (c->size * (c->size + 1) / 2));
+        int64_t all[MAX_RANKS];
+        if (i % 50 == 7)
+            ok &= c->gather(c, &differ, sizeof differ, all, err) == OCT_OK;
+        if (i % 50 == 8)
+            ok &= c->broadcast(c, all, sizeof *all, err) == OCT_OK;
+    }
+    if (!ok || differ)
+        fprintf(stderr, "rank %d of %d: %lld sums differ in %d folds: %s\n", c->rank, c->size,
+                (long long)differ, FOLDS, err->text);
+    return ok && differ == 0;
+}
+
 /* One vector of Grok-1: two rounds, 2 (n-1)/n of its bytes sent by every rank. */
 static int check_counts(oct_comm *c, oct_error *err)
 {
@@ -84,7 +121,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The same vector folded and reduced by the library, by turns: medians of rank 0. */
-static int compare_speed(oct_comm *c, oct_error *err)
+static int compare_speed(oct_comm *c, double *ratio, oct_error *err)
 {
     static double fold[TURNS], reduce[TURNS];
     float x[VECTOR] = {0}, y[VECTOR];
@@ -101,12 +138,28 @@ static int compare_speed(oct_comm *c, oct_error *err)
     }
     qsort(fold, TURNS, sizeof *fold, by_value);
     qsort(reduce, TURNS, sizeof *reduce, by_value);
+    *ratio = fold[TURNS / 2] / reduce[TURNS / 2];
     if (c->rank == 0)
         printf("%d ranks, %zu bytes: fold %.1f us (fastest %.1f), MPI_Allreduce %.1f us (fastest "
                "%.1f), ratio %.2f\n",
                c->size, sizeof x, 1e6 * fold[TURNS / 2], 1e6 * fold[0], 1e6 * reduce[TURNS / 2],
-               1e6 * reduce[0], fold[TURNS / 2] / reduce[TURNS / 2]);
-    return 1;
+               1e6 * reduce[0], *ratio);
+    return c->broadcast(c, ratio, sizeof *ratio, err) == OCT_OK;
+}
+
+/* Other work on the machine can spoil one try, not all. */
+static int check_speed(oct_comm *c, oct_error *err)
+{
+    double ratio, limit = c->size == 2 ? 0.8 : 1.0;
+    for (int i = 0; i < TRIES; i++) {
+        if (!compare_speed(c, &ratio, err))
+            return 0;
+        if (c->size == 1 || ratio <= limit)
+            return 1;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    fprintf(stderr, "rank %d: a fold takes longer than %.1f of MPI_Allreduce\n", c->rank, limit);
+    return 0;
 }
 
 /* Rank 1 is away for longer than a dead rank is waited for: in a disk's queue, and computing. */
@@ -122,7 +175,7 @@ static int check_late(oct_comm *c, oct_error *err)
     return c->fold(c, x, 64, err) == OCT_OK && (c->size == 1 || MPI_Wtime() - start >= LATE - 1);
 }
 
-/* "speed": also measures; "late": a rank lets the others wait. */
+/* "speed": also measures; "late": a rank lets the others wait; "messages": not by shared memory. */
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -132,8 +185,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    static const int64_t sizes[] = {1, 2, 7, 64, 6144, 6145, 100003};
-    int ok = 1;
+    static const int64_t sizes[] = {0, 1, 2, 7, 64, 6144, 6145, LONG};
+    int ok = c->shared_memory == (c->size > 1 && strcmp(mode, "messages") != 0);
+    if (!ok)
+        fprintf(stderr, "rank %d of %d: shared memory: %d\n", c->rank, c->size, c->shared_memory);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         ok &= check_fold(c, sizes[i], &err);
 
@@ -143,9 +198,9 @@ int main(int argc, char **argv)
         ok = all[r] == 100 + r;
     int64_t word = c->rank == 0 ? 4711 : 0;
     ok &= c->broadcast(c, &word, sizeof word, &err) == OCT_OK && word == 4711;
-    ok &= check_counts(c, &err);
+    ok &= check_counts(c, &err) && check_many(c, &err);
     if (ok && strcmp(mode, "speed") == 0)
-        ok = compare_speed(c, &err);
+        ok = check_speed(c, &err);
     if (ok && strcmp(mode, "late") == 0)
         ok = check_late(c, &err);
     if (c->rank == 0)
