@@ -103,9 +103,10 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
     if (all.can & (all.can - 1)) /* there was a choice */
         fprintf(stderr,
                 "ranks by %s: predicted per token: %s (%d threads read %.3g GB/s, %lld floats are "
-                "folded in %.3g us)\n",
+                "folded%s in %.3g us)\n",
                 oct_shard_name((oct_shard_layout)best), list, n_threads, pace.read / 1e9,
-                (long long)d_model, 1e6 * (pace.latency + (double)d_model * pace.per_float));
+                (long long)d_model, job->shared_memory ? " through shared memory" : "",
+                1e6 * (pace.latency + (double)d_model * pace.per_float));
     return (oct_shard_by)best;
 }
 
