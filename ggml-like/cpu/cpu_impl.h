@@ -18,6 +18,7 @@ enum {
 typedef struct oct_cpu {
     oct_backend base;
     const oct_kernels *k;
+    int64_t stream_ahead; /* oct_linear_args.ahead */
     oct_team *team;
     oct_blas *blas; /* NULL: not asked for */
     int n_domains;

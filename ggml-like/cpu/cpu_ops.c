@@ -59,8 +59,12 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_l
 {
     const oct_q8_layout *l = w->q8;
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
-    oct_linear_args a = {
-        .w = l, .n_panels = n_panels, .act = act, .rows = tiles.rows, .n_rows = n_rows};
+    oct_linear_args a = {.w = l,
+                         .n_panels = n_panels,
+                         .ahead = c->cpu->stream_ahead,
+                         .act = act,
+                         .rows = tiles.rows,
+                         .n_rows = n_rows};
     const unsigned char *data = (const unsigned char *)w->data + (size_t)panel * l->panel_bytes;
     const uint16_t *scales = w->scales + panel * l->unit_groups * OCT_Q8_PANEL;
     if (l->split == OCT_SPLIT_OUT) {

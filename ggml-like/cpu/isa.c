@@ -71,6 +71,19 @@ oct_isa oct_isa_detect(void)
     return isa == OCT_ISA_AMX && !tiles_granted() ? OCT_ISA_AVX512 : isa;
 }
 
+int64_t oct_stream_ahead(void)
+{
+    /* Measured: Zen 5 reads 5 % faster with one line fetched 4 KiB ahead for every 256 bytes. Zen 4
+     * reads up to 20 % slower so, wherever the stream ends and another one begins. */
+    enum { SIGNATURE_AMD_EBX = 0x68747541, FAMILY_ZEN_4 = 0x19 }; /* "Auth" */
+    uint32_t r[4] = {0};
+    __get_cpuid(0, &r[EAX], &r[EBX], &r[ECX], &r[EDX]);
+    bool amd = r[EBX] == SIGNATURE_AMD_EBX;
+    __get_cpuid(1, &r[EAX], &r[EBX], &r[ECX], &r[EDX]);
+    uint32_t family = (r[EAX] >> 8 & 0xf) + (r[EAX] >> 20 & 0xff); /* base and extended */
+    return amd && family == FAMILY_ZEN_4 ? 0 : 4096;
+}
+
 bool oct_isa_parse(const char *name, oct_isa *isa)
 {
     for (int i = 0; i < OCT_ISA_COUNT; i++) {

@@ -46,9 +46,8 @@ V_INLINE void act_sum(vi16 a, vi16 *sum, vi16 *none)
 }
 
 enum {
-    LINEAR_CHUNK = 96,  /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 4,    /* rows in registers, with a strip of 16 channels */
-    STREAM_AHEAD = 8192 /* bytes fetched ahead where the panel comes from memory */
+    LINEAR_CHUNK = 96, /* rows: 24 KiB of running sums */
+    LINEAR_TILE = 4    /* rows in registers, with a strip of 16 channels */
 };
 
 /* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s,
@@ -59,8 +58,9 @@ typedef struct linear_tiles {
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t;                              /* [n_rows][64] */
-    const char *stream_end; /* of the panel; */
-    int64_t jump;           /* from there to what is read next */
+    const char *stream_end;                /* of the panel, and */
+    int64_t jump;                          /* from there to what is read next */
+    int64_t stream_ahead;                  /* bytes that are fetched ahead */
 } linear_tiles;
 
 V_INLINE __m256i pair_at(const int16_t *p)
@@ -80,7 +80,7 @@ V_INLINE void madd_add(__m256i *acc, __m256i weights, __m256i pair)
 }
 
 /* n rows from r0 on, width registers of 8 channels from lane on; n * width = 8 accumulators.
- * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, STREAM_AHEAD bytes on,
+ * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, stream_ahead bytes on,
  * 1 and 2 are at ahead, which moves by ahead_step a quad. */
 V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, int64_t lane,
                           int lines, const char *ahead, int64_t ahead_step)
@@ -115,7 +115,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
             }
             /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights
              * and a pair of activations, the 16 registers just suffice. */
-            const char *stream = (const char *)w + STREAM_AHEAD;
+            const char *stream = (const char *)w + k->stream_ahead;
             stream += stream >= k->stream_end ? k->jump : 0;
             V_EACH (half, width / 2) {
                 const int c = 2 * half;

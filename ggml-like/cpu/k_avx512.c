@@ -52,9 +52,8 @@ V_INLINE void act_sum(vi16 a, vi16 *hi, vi16 *lo)
 }
 
 enum {
-    LINEAR_CHUNK = 96,  /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 6,    /* rows x digits in registers, each 4 registers of 16 channels */
-    STREAM_AHEAD = 4096 /* bytes fetched ahead where the panel comes from memory */
+    LINEAR_CHUNK = 96, /* rows: 24 KiB of running sums */
+    LINEAR_TILE = 6    /* rows x digits in registers, each 4 registers of 16 channels */
 };
 
 /* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s,
@@ -65,8 +64,9 @@ typedef struct linear_tiles {
     const void *const *rows;
     int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
     float *t;                              /* [n_rows][64] */
-    const char *stream_end; /* of the panel; */
-    int64_t jump;           /* from there to what is read next */
+    const char *stream_end;                /* of the panel, and */
+    int64_t jump;                          /* from there to what is read next */
+    int64_t stream_ahead;                  /* bytes that are fetched ahead */
 } linear_tiles;
 
 /* GCC 12 copies the accumulator of the intrinsic and spills; this is the instruction itself. */
@@ -83,7 +83,7 @@ V_INLINE __m512i quad_at(const int8_t *p)
 }
 
 /* n rows from r0 on. lines: cache lines to fetch ahead with each quad; 4 is the stream itself,
- * STREAM_AHEAD bytes on, 1 and 2 are at ahead, which moves by ahead_step a quad. */
+ * stream_ahead bytes on, 1 and 2 are at ahead, which moves by ahead_step a quad. */
 V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, int lines,
                           const char *ahead, int64_t ahead_step)
 {
@@ -115,7 +115,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
         }
         for (; q < end; q++) {
             __m512i u[4];
-            const char *stream = (const char *)w + STREAM_AHEAD;
+            const char *stream = (const char *)w + k->stream_ahead;
             stream += stream >= k->stream_end ? k->jump : 0;
             V_EACH (c, 4)
                 u[c] = _mm512_load_si512(w + 64 * c);

@@ -48,6 +48,7 @@ typedef struct oct_linear_args {
     const uint8_t *panel;   /* the first */
     const uint16_t *scales; /* [n_panels][unit_groups][64] bf16, 64-byte aligned */
     const uint8_t *next;    /* what is read after them, to be fetched ahead; NULL: what follows */
+    int64_t ahead;          /* bytes that a stream from memory is fetched ahead; 0: not at all */
     const oct_act_layout *act;
     const void *const *rows; /* [n_rows] rows written by the same ISA's act_quantise */
     int64_t n_rows;
@@ -147,6 +148,10 @@ typedef struct oct_cpuid {
     uint64_t xcr0; /* 0 if OSXSAVE is off */
 } oct_cpuid;
 oct_isa oct_isa_decode(const oct_cpuid *c);
+
+/* How many bytes ahead software should fetch a stream of weights on this CPU; 0 where the
+ * hardware's prefetchers do better alone. */
+int64_t oct_stream_ahead(void);
 
 /* The name of a row; false for anything else. */
 bool oct_isa_parse(const char *name, oct_isa *isa);
