@@ -219,7 +219,8 @@ static oct_status attention_once(void *ctx, oct_bench_run *run, oct_error *err)
     run->waited = oct_bench_waited(p->session) - waited;
     run->tokens = (double)(kv->n_seqs / p->room * p->room);
     run->bytes = (double)p->run.kv_read;
-    /* A product and a sum for each key and value of each query head; exp and tanh not counted. */
+    /* A product and a sum for each key and value of each query head, and no more: softcap and
+     * exponential are not counted. */
     run->ops = run->tokens * (double)c->n_layers * (double)kv->n_ctx * (double)c->n_q_heads * 4 *
                (double)c->head_dim;
     return OCT_OK;

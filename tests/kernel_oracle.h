@@ -1,6 +1,6 @@
 /* kernel_oracle.h: what the fast kernel rows must compute, in scalar C that follows the order of
  * operations of kernels.h and q8.h step by step. It shares no code with the rows, except the scalar
- * exp, tanh and gelu, which test_math checks against the C library. */
+ * exp, softcap_exp and gelu, which test_math checks against the C library. */
 #ifndef OCT_TEST_KERNEL_ORACLE_H
 #define OCT_TEST_KERNEL_ORACLE_H
 
@@ -75,8 +75,7 @@ static inline void oracle_attn(const oct_attn_args *a)
             for (int64_t i = 0; i < a->head_dim; i++)
                 dot =
                     fmaf(a->q[h * a->head_dim + i], oracle_kv_at(a->type, a->k, at + i * 16), dot);
-            float s = a->cap * oct_tanhf(dot * (a->scale / a->cap));
-            p[pos] = oct_expf(s - a->cap);
+            p[pos] = oct_softcap_expf(dot * (2.0f * a->scale / a->cap), a->cap);
             lanes[pos % 16] += p[pos];
         }
         a->l[h] += oracle_fold(lanes);

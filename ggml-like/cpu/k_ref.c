@@ -91,8 +91,8 @@ void oct_k_attn__ref(const oct_attn_args *a)
             double dot = 0.0;
             for (int64_t i = 0; i < a->head_dim; i++)
                 dot += (double)q[i] * kv_at(a->type, a->k, at + i * OCT_KV_LANES);
-            float s = a->cap * oct_tanhf((float)(dot * (double)a->scale / (double)a->cap));
-            p[pos] = oct_expf(s - a->cap);
+            dot *= 2.0 * (double)a->scale / (double)a->cap;
+            p[pos] = oct_softcap_expf((float)dot, a->cap);
             sum += (double)p[pos];
         }
         a->l[h] += (float)sum;

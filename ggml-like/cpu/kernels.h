@@ -69,8 +69,9 @@ static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t
 }
 
 /* One block of at most 128 positions of one KV head against one token's query heads of that group.
- *   s = cap * tanh((q . k) * (scale / cap))       q . k: one fma chain over ascending dimension
- *   p = exp(s - cap)                              no running maximum is needed: s is in [-cap, cap]
+ *   p = softcap_exp((q . k) * (2 scale / cap), cap)   q . k: one fma chain over ascending dimension
+ *     = exp(s - cap) of the score s = cap tanh((q . k) * (scale / cap)): as s is in [-cap, cap], no
+ *       running maximum is needed
  *   l[h]    += sum of p over the block            16 lanes by position, folded as above
  *   o[h][i] += sum of p * v[pos][i]               one fma chain over ascending position
  * The block's sums are formed from zero, then added. cap is in (0, 40].
@@ -160,11 +161,12 @@ bool oct_isa_parse(const char *name, oct_isa *isa);
 enum { OCT_ISA_NAMES = 64 };
 void oct_isa_names(char out[OCT_ISA_NAMES]);
 
-/* exp and tanh of Octet: the same bits on every CPU and in every kernel row (the vector versions
- * are the same operations, lane by lane). Largest errors are stated and tested: exp <= 2 ulp on
- * [-87, 88] (0 below, Inf above), tanh <= 4 ulp. NaN gives NaN. The steps are in oct_math.h. */
-float oct_expf(float x);
-float oct_tanhf(float x);
+/* exp of Octet and what is made of it: the same bits on every CPU and in every kernel row (the
+ * vector versions are the same operations, lane by lane). The largest errors that are stated here
+ * are tested. NaN gives NaN. The steps are in oct_math.h. */
+float oct_expf(float x); /* <= 3 ulp on [-87, 88]; 0 below, Inf above */
+/* exp(cap tanh(x / 2) - cap), cap in (0, 40]; relative error <= 2^-16. */
+float oct_softcap_expf(float x, float cap);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */
 /* RoPE's inverse frequency of pair j, 1 / base^(2 j / head_dim), rounded to f32 where xAI's code
  * does: exponent, power, reciprocal. The angle of position p is (float)p times it, in f32. */

@@ -1,40 +1,38 @@
-/* math.c: scalar exp, tanh, gelu, sin and cos of Octet. Steps and constants: oct_math.h. */
+/* math.c: scalar exp, softcap_exp, gelu, sin and cos of Octet. Steps and constants: oct_math.h. */
 #include <math.h>
 
 #include "f16.h"
 #include "kernels.h"
 #include "oct_math.h"
 
-float oct_expf(float x)
+/* For arguments in [OCT_EXP_MIN, OCT_EXP_MAX] or NaN. */
+static float exp_core(float x)
 {
     float k = fmaf(x, OCT_EXP_LOG2E, OCT_EXP_ROUND);
     float n = k - OCT_EXP_ROUND;
     float r = fmaf(n, -OCT_EXP_LN2_HI, x);
     r = fmaf(n, -OCT_EXP_LN2_LO, r);
-    float p = OCT_EXP_C6;
-    p = fmaf(p, r, OCT_EXP_C5);
+    float p = OCT_EXP_C5;
     p = fmaf(p, r, OCT_EXP_C4);
     p = fmaf(p, r, OCT_EXP_C3);
     p = fmaf(p, r, OCT_EXP_C2);
     p = fmaf(p, r, 1.0f);
     p = fmaf(p, r, 1.0f);
-    float y = p * oct_f32_of_bits((oct_f32_bits(k) + 127u) << 23);
+    return p * oct_f32_of_bits(oct_f32_bits(k) << 23);
+}
+
+float oct_expf(float x)
+{
+    float y = exp_core(x);
     y = x < OCT_EXP_MIN ? 0.0f : y;
     return x > OCT_EXP_MAX ? INFINITY : y;
 }
 
-float oct_tanhf(float x)
+float oct_softcap_expf(float x, float cap)
 {
-    float a = fabsf(x);
-    float z = a * a;
-    float p = OCT_TANH_C11;
-    p = fmaf(p, z, OCT_TANH_C9);
-    p = fmaf(p, z, OCT_TANH_C7);
-    p = fmaf(p, z, OCT_TANH_C5);
-    p = fmaf(p, z, OCT_TANH_C3);
-    float small = fmaf(p * z, a, a);
-    float large = 1.0f - 2.0f / (oct_expf(2.0f * a) + 1.0f);
-    return copysignf(a < OCT_TANH_SMALL ? small : large, x);
+    float c = x < OCT_SOFTCAP_MIN ? OCT_SOFTCAP_MIN : x;
+    c = c > OCT_SOFTCAP_MAX ? OCT_SOFTCAP_MAX : c;
+    return exp_core(-(2.0f * cap / (exp_core(c) + 1.0f)));
 }
 
 float oct_geluf(float x)

@@ -47,7 +47,7 @@ V_INLINE void v_store(float *p, v16 a)
 }
 V_INLINE vmask v_first(int64_t n)
 {
-    return (vmask)_cvtu32_mask16(n >= 16 ? 0xffffu : (1u << n) - 1u);
+    return (vmask)_cvtu32_mask16(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
 }
 V_INLINE v16 v_load_n(const float *p, int64_t n)
 {
@@ -76,6 +76,14 @@ V_INLINE v16 v_div(v16 a, v16 b)
 V_INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     return _mm512_fmadd_ps(a, b, c);
+}
+V_INLINE v16 v_min(v16 a, v16 b) /* b if either is NaN; v_max too */
+{
+    return _mm512_min_ps(a, b);
+}
+V_INLINE v16 v_max(v16 a, v16 b)
+{
+    return _mm512_max_ps(a, b);
 }
 V_INLINE vmask v_gt(v16 a, v16 b) /* false for NaN */
 {
@@ -120,6 +128,10 @@ V_INLINE vi16 vi_sub(vi16 a, vi16 b)
 V_INLINE vi16 vi_and(vi16 a, vi16 b)
 {
     return _mm512_and_si512(a, b);
+}
+V_INLINE vi16 vi_xor(vi16 a, vi16 b)
+{
+    return _mm512_xor_si512(a, b);
 }
 V_INLINE vi16 vi_or(vi16 a, vi16 b)
 {
@@ -262,6 +274,14 @@ V_INLINE v16 v_fma(v16 a, v16 b, v16 c)
 {
     return v_pair(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
 }
+V_INLINE v16 v_min(v16 a, v16 b)
+{
+    return v_pair(_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi));
+}
+V_INLINE v16 v_max(v16 a, v16 b)
+{
+    return v_pair(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi));
+}
 V_INLINE vmask v_gt(v16 a, v16 b) /* false for NaN */
 {
     return v_pair(_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ));
@@ -307,6 +327,10 @@ V_INLINE vi16 vi_sub(vi16 a, vi16 b)
 V_INLINE vi16 vi_and(vi16 a, vi16 b)
 {
     return vi_pair(_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi));
+}
+V_INLINE vi16 vi_xor(vi16 a, vi16 b)
+{
+    return vi_pair(_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi));
 }
 V_INLINE vi16 vi_or(vi16 a, vi16 b)
 {
@@ -416,40 +440,50 @@ V_INLINE void v_store_bf16(uint16_t *p, v16 a)
     vi_store_u16(p, vi_of_bits(v_select(v_nan(a), quiet, rounded)));
 }
 
-/* exp, tanh and gelu: the steps of oct_math.h. */
+/* exp, softcap_exp and gelu: the steps of oct_math.h. */
+/* x[n] in place, n a constant: step by step for all, for one alone is a chain of latencies. */
+V_INLINE void v_exp_core(int n, v16 *x)
+{
+    enum { MOST = 4 };
+    v16 k[MOST], r[MOST], p[MOST];
+    V_EACH (i, n)
+        k[i] = v_fma(x[i], v_set1(OCT_EXP_LOG2E), v_set1(OCT_EXP_ROUND));
+    V_EACH (i, n)
+        p[i] = v_sub(k[i], v_set1(OCT_EXP_ROUND));
+    V_EACH (i, n)
+        r[i] = v_fma(p[i], v_set1(-OCT_EXP_LN2_HI), x[i]);
+    V_EACH (i, n)
+        r[i] = v_fma(p[i], v_set1(-OCT_EXP_LN2_LO), r[i]);
+    V_EACH (i, n)
+        p[i] = v_fma(v_set1(OCT_EXP_C5), r[i], v_set1(OCT_EXP_C4));
+    V_EACH (i, n)
+        p[i] = v_fma(p[i], r[i], v_set1(OCT_EXP_C3));
+    V_EACH (i, n)
+        p[i] = v_fma(p[i], r[i], v_set1(OCT_EXP_C2));
+    V_EACH (i, n)
+        p[i] = v_fma(p[i], r[i], v_set1(1.0f));
+    V_EACH (i, n)
+        p[i] = v_fma(p[i], r[i], v_set1(1.0f));
+    V_EACH (i, n)
+        x[i] = v_mul(p[i], v_of_bits(vi_shl(vi_of_bits(k[i]), 23)));
+}
 V_INLINE v16 v_exp(v16 x)
 {
-    v16 one = v_set1(1.0f), round = v_set1(OCT_EXP_ROUND);
-    v16 k = v_fma(x, v_set1(OCT_EXP_LOG2E), round);
-    v16 n = v_sub(k, round);
-    v16 r = v_fma(n, v_set1(-OCT_EXP_LN2_HI), x);
-    r = v_fma(n, v_set1(-OCT_EXP_LN2_LO), r);
-    v16 p = v_set1(OCT_EXP_C6);
-    p = v_fma(p, r, v_set1(OCT_EXP_C5));
-    p = v_fma(p, r, v_set1(OCT_EXP_C4));
-    p = v_fma(p, r, v_set1(OCT_EXP_C3));
-    p = v_fma(p, r, v_set1(OCT_EXP_C2));
-    p = v_fma(p, r, one);
-    p = v_fma(p, r, one);
-    v16 y = v_mul(p, v_of_bits(vi_shl(vi_add(vi_of_bits(k), vi_set1(127)), 23)));
+    v16 y = x;
+    v_exp_core(1, &y);
     y = v_select(v_lt(x, v_set1(OCT_EXP_MIN)), v_zero(), y);
     return v_select(v_gt(x, v_set1(OCT_EXP_MAX)), v_of_bits(vi_set1(0x7f800000)), y);
 }
-V_INLINE v16 v_tanh(v16 x)
+V_INLINE void v_softcap_exp(int n, v16 *x, v16 two_cap)
 {
-    vi16 sign = vi_and(vi_of_bits(x), vi_set1(INT32_MIN));
-    v16 one = v_set1(1.0f), two = v_set1(2.0f);
-    v16 a = v_of_bits(vi_sub(vi_of_bits(x), sign));
-    v16 z = v_mul(a, a);
-    v16 p = v_set1(OCT_TANH_C11);
-    p = v_fma(p, z, v_set1(OCT_TANH_C9));
-    p = v_fma(p, z, v_set1(OCT_TANH_C7));
-    p = v_fma(p, z, v_set1(OCT_TANH_C5));
-    p = v_fma(p, z, v_set1(OCT_TANH_C3));
-    v16 small = v_fma(v_mul(p, z), a, a);
-    v16 large = v_sub(one, v_div(two, v_add(v_exp(v_mul(two, a)), one)));
-    v16 y = v_select(v_lt(a, v_set1(OCT_TANH_SMALL)), small, large);
-    return v_of_bits(vi_or(vi_of_bits(y), sign)); /* y is positive, or NaN of either sign */
+    V_EACH (i, n)
+        x[i] = v_min(v_set1(OCT_SOFTCAP_MAX), v_max(v_set1(OCT_SOFTCAP_MIN), x[i]));
+    v_exp_core(n, x);
+    V_EACH (i, n)
+        x[i] = v_div(two_cap, v_add(x[i], v_set1(1.0f)));
+    V_EACH (i, n)
+        x[i] = v_of_bits(vi_xor(vi_of_bits(x[i]), vi_set1(INT32_MIN)));
+    v_exp_core(n, x);
 }
 V_INLINE v16 v_gelu(v16 x)
 {
