@@ -119,6 +119,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
     oct_session_params p = o->params;
     layouts mine = {0}, *all;
     int n_threads = 1;
+    oct_isa isa = OCT_ISA_REF;
     p.comm = job;
     p.isa = p.topology = NULL;
     for (int k = 0; k < OCT_SHARD_LAYOUTS; k++) {
@@ -131,8 +132,9 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
         mine.can |= bit;
         mine.fit |= r.need <= r.have ? bit : 0;
         n_threads = m ? r.n_threads : 1;
+        isa = m ? (oct_isa)r.isa : isa;
     }
-    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, &pace, err));
+    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, isa, &pace, err));
     all = malloc((size_t)job->size * sizeof *all);
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the layouts of %d ranks", job->size);

@@ -36,8 +36,9 @@ typedef struct oct_rank_pace {
     double read; /* bytes per second that the slowest rank reads from memory */
 } oct_rank_pace;
 
-/* To be called on all ranks; d_model and n_threads of rank 0 count. About 50 ms. */
-OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads,
+/* To be called on all ranks; d_model and n_threads of rank 0 count, each reads with its own isa.
+ * About 70 ms. */
+OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
                                            oct_rank_pace *pace, oct_error *err);
 
 /* Seconds for a token of one sequence behind `depth` others (predict.h); infinite if such ranks

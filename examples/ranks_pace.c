@@ -10,7 +10,7 @@
 #include "ranks_impl.h"
 #include "shard.h"
 
-enum { FOLDS = 32, LONG_VECTOR = 8, READ_BYTES = 32 << 20 };
+enum { FOLDS = 32, LONG_VECTOR = 8, READ_BYTES = 64 << 20 };
 
 /* The fastest of some folds: what the exchange takes when nobody is late. */
 static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, oct_error *err)
@@ -25,21 +25,21 @@ static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, o
 }
 
 /* 0 if it cannot be measured. */
-static double time_reading(void *room, int n_threads)
+static double time_reading(void *room, int n_threads, oct_isa isa)
 {
     oct_team *team = NULL;
     oct_error err = {0};
     const oct_probe_span span = {room, READ_BYTES};
     if (oct_team_new(n_threads, NULL, &team, &err) != OCT_OK)
         return 0;
-    double first = oct_probe_read(team, OCT_ISA_REF, 4096, &span, 1);
-    double second = oct_probe_read(team, OCT_ISA_REF, 4096, &span, 1);
+    double first = oct_probe_read(team, isa, 4096, &span, 1);
+    double second = oct_probe_read(team, isa, 4096, &span, 1);
     oct_team_free(team);
     return fmax(first, second);
 }
 
-oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_rank_pace *pace,
-                            oct_error *err)
+oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
+                            oct_rank_pace *pace, oct_error *err)
 {
     int64_t told[2] = {d_model, n_threads};
     OCT_TRY(c->broadcast(c, told, sizeof told, err));
@@ -56,7 +56,7 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_ran
     if (status == OCT_OK)
         status = time_fold(c, room, LONG_VECTOR * n, &lengthy, err);
     if (status == OCT_OK) {
-        read = time_reading(room, told[1] < 1 ? 1 : told[1] > 256 ? 256 : (int)told[1]);
+        read = time_reading(room, told[1] < 1 ? 1 : told[1] > 256 ? 256 : (int)told[1], isa);
         status = c->gather(c, &read, sizeof read, all, err);
     }
     for (int r = 0; r < c->size && status == OCT_OK; r++)

@@ -12,14 +12,12 @@
 
 /* Counted by the communicator for its own rank; to be read between operations. */
 typedef struct oct_comm_stats {
-    int64_t folds, gathers, broadcasts;
     int64_t rounds; /* in each every rank sends to all others, or shows them, and takes from them */
     uint64_t bytes_sent; /* through shared memory: what each of the others reads of this rank's */
-    int64_t floats;      /* folded */
     double seconds;      /* inside fold and gather, with the wait for the slowest rank */
 } oct_comm_stats;
 
-/* sum += to - from: rounds, bytes and seconds. */
+/* sum += to - from */
 static inline void oct_comm_stats_add(oct_comm_stats *sum, const oct_comm_stats *from,
                                       const oct_comm_stats *to)
 {

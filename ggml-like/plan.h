@@ -22,7 +22,7 @@ typedef struct oct_plan {
 /* Where the time of some nodes went. */
 typedef struct oct_node_time {
     double seconds;
-    oct_comm_stats comm; /* the part of it that was talk between ranks, as oct_comm_stats_add */
+    oct_comm_stats comm; /* the part of it that was talk between ranks */
 } oct_node_time;
 
 /* One evaluation: n_rows <= the graph's capacity tokens. */

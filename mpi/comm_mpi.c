@@ -217,8 +217,6 @@ static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     mpi_comm *m = mpi_of(c);
     double start = now();
     OCT_TRY(m->shared ? fold_by_memory(m, x, n, err) : fold_by_messages(m, x, n, err));
-    c->stats.folds++;
-    c->stats.floats += n;
     c->stats.seconds += now() - start;
     return OCT_OK;
 }
@@ -240,7 +238,6 @@ static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *
     mpi_comm *m = mpi_of(c);
     double start = now();
     OCT_TRY(gather_over(m, m->comm, TAG_GATHER, mine, bytes, all, EXCHANGE_DEADLINE, err));
-    c->stats.gathers++;
     c->stats.seconds += now() - start;
     return OCT_OK;
 }
@@ -262,7 +259,6 @@ static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error
         c->stats.bytes_sent += bytes;
         code = MPI_Isend(data, (int)bytes, MPI_BYTE, r, TAG_BROADCAST, m->comm, &m->requests[n++]);
     }
-    c->stats.broadcasts++;
     if (code != MPI_SUCCESS)
         return failed(m, err, "broadcast", code);
     return wait_all(m, n, "broadcast", c->rank == 0 ? EXCHANGE_DEADLINE : NO_DEADLINE, err);
