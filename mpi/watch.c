@@ -31,9 +31,20 @@ typedef struct beat {
     int64_t layer;
 } beat;
 
+/* Each has a socket of its own, so that a host may lack either. */
+enum { V4, V6, FAMILIES };
+static const struct {
+    sa_family_t number;
+    int level, errors;
+    socklen_t bytes;
+} families[FAMILIES] = {
+    {AF_INET, IPPROTO_IP, IP_RECVERR, sizeof(struct sockaddr_in)},
+    {AF_INET6, IPPROTO_IPV6, IPV6_RECVERR, sizeof(struct sockaddr_in6)},
+};
+
 typedef struct peer {
     oct_watch_address address;
-    struct sockaddr_in at; /* where its packets come from, once heard */
+    oct_watch_place at; /* where its packets come from, once heard */
     bool heard, leaving, told;
     int refusals;
     int64_t layer;
@@ -42,7 +53,7 @@ typedef struct peer {
 
 struct oct_watch {
     int rank, size;
-    int socket, wake; /* -1: not open */
+    int socket[FAMILIES], wake; /* -1: not open */
     uint64_t key;
     peer *peers; /* [size] */
     const _Atomic int64_t *layer;
@@ -63,21 +74,68 @@ static double now(void)
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
+/* Of addresses that count; -1: others. Link-local ones need the name of an interface besides. */
+static int family_of(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return V4;
+    const struct sockaddr_in6 *v6 = (const void *)a;
+    return a->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) ? V6 : -1;
+}
+
+static bool same_place(const oct_watch_place *a, const oct_watch_place *b)
+{
+    if (a->any.sa_family != b->any.sa_family)
+        return false;
+    if (a->any.sa_family == AF_INET)
+        return a->v4.sin_port == b->v4.sin_port && a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+    return a->v6.sin6_port == b->v6.sin6_port &&
+           IN6_ARE_ADDR_EQUAL(&a->v6.sin6_addr, &b->v6.sin6_addr);
+}
+
+/* *at: where it is bound, to no address. -1, with the reason in errno, if it cannot be had. */
+static int open_socket(int family, oct_watch_place *at)
+{
+    int on = 1, s = socket(families[family].number, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    socklen_t n = families[family].bytes;
+    memset(at, 0, sizeof *at);
+    at->any.sa_family = families[family].number;
+    if (s < 0)
+        return -1;
+    if ((family == V6 && setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) != 0) ||
+        bind(s, &at->any, n) != 0 ||
+        setsockopt(s, families[family].level, families[family].errors, &on, sizeof on) != 0 ||
+        getsockname(s, &at->any, &n) != 0) {
+        int reason = errno;
+        close(s);
+        errno = reason;
+        return -1;
+    }
+    return s;
+}
+
 /* Loopback comes first: it is the way to a rank on the same host. A packet that ends up at another
  * host with the same address (docker0) has the wrong key there. */
-static void own_addresses(oct_watch_address *a)
+static void own_places(const oct_watch *w, const oct_watch_place bound[FAMILIES],
+                       oct_watch_address *a)
 {
     struct ifaddrs *list = NULL;
     if (getifaddrs(&list) != 0)
         return;
     for (int loopback = 1; loopback >= 0; loopback--)
-        for (struct ifaddrs *i = list; i && a->n_ip < OCT_WATCH_ADDRESSES; i = i->ifa_next) {
+        for (struct ifaddrs *i = list; i && a->n_places < OCT_WATCH_ADDRESSES; i = i->ifa_next) {
             int is_loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
-            if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
+            int family = i->ifa_addr ? family_of(i->ifa_addr) : -1;
+            if (family < 0 || w->socket[family] < 0 || !(i->ifa_flags & IFF_UP) ||
                 is_loopback != loopback)
                 continue;
-            const struct sockaddr_in *in = (const void *)i->ifa_addr;
-            a->ip[a->n_ip++] = in->sin_addr.s_addr;
+            oct_watch_place *p = &a->place[a->n_places++];
+            *p = bound[family];
+            if (family == V4)
+                p->v4.sin_addr = ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
+            else
+                p->v6.sin6_addr =
+                    ((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr;
         }
     freeifaddrs(list);
 }
@@ -86,6 +144,7 @@ oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address 
                          oct_error *err)
 {
     oct_watch *w = *out = calloc(1, sizeof *w);
+    oct_watch_place bound[FAMILIES];
     memset(mine, 0, sizeof *mine);
     if (!w || !(w->peers = calloc((size_t)size, sizeof *w->peers))) {
         free(w);
@@ -95,32 +154,30 @@ oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address 
     w->rank = rank;
     w->size = size;
     w->wake = eventfd(0, EFD_CLOEXEC);
-    w->socket = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in any = {.sin_family = AF_INET};
-    socklen_t n = sizeof any;
-    int on = 1;
-    if (w->wake < 0 || w->socket < 0 || bind(w->socket, (void *)&any, n) != 0 ||
-        setsockopt(w->socket, IPPROTO_IP, IP_RECVERR, &on, sizeof on) != 0 ||
-        getsockname(w->socket, (void *)&any, &n) != 0)
+    for (int f = 0; f < FAMILIES; f++)
+        w->socket[f] = open_socket(f, &bound[f]);
+    if (w->wake < 0 || (w->socket[V4] < 0 && w->socket[V6] < 0))
         return oct_fail(err, OCT_ERR_COMM, "watch: no UDP socket: %s", strerror(errno));
     if (getrandom(&mine->key, sizeof mine->key, 0) != sizeof mine->key)
         return oct_fail(err, OCT_ERR_COMM, "watch: no random number: %s", strerror(errno));
     gethostname(mine->host, sizeof mine->host - 1);
-    mine->port = any.sin_port;
-    own_addresses(mine);
+    own_places(w, bound, mine);
     w->key = mine->key;
     return OCT_OK;
 }
 
 /* ---- sending and receiving ------------------------------------------------------------------ */
 
-static void send_to(oct_watch *w, const peer *p, struct sockaddr_in to, bool leaving)
+static void send_to(oct_watch *w, const peer *p, const oct_watch_place *to, bool leaving)
 {
     const beat b = {p->address.key, w->rank, leaving,
                     atomic_load_explicit(w->layer, memory_order_relaxed)};
+    int f = family_of(&to->any);
+    if (f < 0 || w->socket[f] < 0)
+        return;
     /* A failure may be an earlier packet's: once more. */
-    if (sendto(w->socket, &b, sizeof b, MSG_DONTWAIT, (void *)&to, sizeof to) < 0)
-        (void)!sendto(w->socket, &b, sizeof b, MSG_DONTWAIT, (void *)&to, sizeof to);
+    if (sendto(w->socket[f], &b, sizeof b, MSG_DONTWAIT, &to->any, families[f].bytes) < 0)
+        (void)!sendto(w->socket[f], &b, sizeof b, MSG_DONTWAIT, &to->any, families[f].bytes);
 }
 
 static void send_beats(oct_watch *w)
@@ -131,26 +188,21 @@ static void send_beats(oct_watch *w)
         if (r == w->rank)
             continue;
         if (p->heard)
-            send_to(w, p, p->at, leaving);
-        for (int i = 0; i < p->address.n_ip && !p->heard; i++)
-            send_to(w, p,
-                    (struct sockaddr_in){.sin_family = AF_INET,
-                                         .sin_port = p->address.port,
-                                         .sin_addr.s_addr = p->address.ip[i]},
-                    leaving);
+            send_to(w, p, &p->at, leaving);
+        for (uint32_t i = 0; i < p->address.n_places && !p->heard; i++)
+            send_to(w, p, &p->address.place[i], leaving);
     }
 }
 
 /* The kernel tells when there is no such socket any more: the process at the other end is gone. */
-static void note_refusal(oct_watch *w, const struct sockaddr_in *to)
+static void note_refusal(oct_watch *w, const oct_watch_place *to)
 {
     for (int r = 0; r < w->size; r++)
-        if (w->peers[r].heard && w->peers[r].at.sin_port == to->sin_port &&
-            w->peers[r].at.sin_addr.s_addr == to->sin_addr.s_addr)
+        if (w->peers[r].heard && same_place(&w->peers[r].at, to))
             w->peers[r].refusals++;
 }
 
-static void read_errors(oct_watch *w)
+static void read_errors(oct_watch *w, int family)
 {
     for (;;) {
         union {
@@ -158,7 +210,7 @@ static void read_errors(oct_watch *w)
             char room[512];
         } control;
         beat b;
-        struct sockaddr_in to;
+        oct_watch_place to;
         struct iovec v = {&b, sizeof b};
         struct msghdr m = {.msg_name = &to,
                            .msg_namelen = sizeof to,
@@ -166,12 +218,12 @@ static void read_errors(oct_watch *w)
                            .msg_iovlen = 1,
                            .msg_control = &control,
                            .msg_controllen = sizeof control};
-        if (recvmsg(w->socket, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+        if (recvmsg(w->socket[family], &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
             return;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
             struct sock_extended_err e;
-            if (c->cmsg_level != IPPROTO_IP || c->cmsg_type != IP_RECVERR ||
-                m.msg_namelen < sizeof to)
+            if (c->cmsg_level != families[family].level ||
+                c->cmsg_type != families[family].errors || m.msg_namelen < families[family].bytes)
                 continue;
             memcpy(&e, CMSG_DATA(c), sizeof e);
             if (e.ee_errno == ECONNREFUSED)
@@ -180,17 +232,17 @@ static void read_errors(oct_watch *w)
     }
 }
 
-static void read_beats(oct_watch *w)
+static void read_beats(oct_watch *w, int family)
 {
     for (int tries = 0; tries < 1000; tries++) {
         beat b;
-        struct sockaddr_in from;
+        oct_watch_place from;
         socklen_t n = sizeof from;
-        ssize_t got = recvfrom(w->socket, &b, sizeof b, MSG_DONTWAIT, (void *)&from, &n);
+        ssize_t got = recvfrom(w->socket[family], &b, sizeof b, MSG_DONTWAIT, &from.any, &n);
         if (got < 0 && errno == EAGAIN)
             break;
         if (got != (ssize_t)sizeof b || b.key != w->key || b.from < 0 || b.from >= w->size ||
-            b.from == w->rank || n < sizeof from)
+            b.from == w->rank || n < families[family].bytes)
             continue;
         peer *p = &w->peers[b.from];
         p->at = from;
@@ -200,7 +252,14 @@ static void read_beats(oct_watch *w)
         p->last = now();
         p->refusals = 0;
     }
-    read_errors(w);
+    read_errors(w, family);
+}
+
+static void read_all(oct_watch *w)
+{
+    for (int f = 0; f < FAMILIES; f++)
+        if (w->socket[f] >= 0)
+            read_beats(w, f);
 }
 
 /* ---- judging -------------------------------------------------------------------------------- */
@@ -261,20 +320,21 @@ static void *watch(void *arg)
     for (double next = now(); !atomic_load(&w->stop);) {
         double t = now();
         if (t >= next) {
-            read_beats(w); /* what came while this thread did not run counts */
+            read_all(w); /* what came while this thread did not run counts */
             send_beats(w);
             check(w, now());
             next = now() + BEAT_SECONDS;
         }
-        struct pollfd f[2] = {{.fd = w->socket, .events = POLLIN},
-                              {.fd = w->wake, .events = POLLIN}};
+        struct pollfd f[3] = {{.fd = w->wake, .events = POLLIN},
+                              {.fd = w->socket[V4], .events = POLLIN}, /* -1 is passed over */
+                              {.fd = w->socket[V6], .events = POLLIN}};
         int ms = (int)((next - now()) * 1000) + 1;
-        if (poll(f, 2, ms > 0 ? ms : 0) <= 0)
+        if (poll(f, 3, ms > 0 ? ms : 0) <= 0)
             continue;
-        if (f[0].revents)
-            read_beats(w);
+        if (f[1].revents || f[2].revents)
+            read_all(w);
         uint64_t count;
-        if (f[1].revents && read(w->wake, &count, sizeof count) > 0)
+        if (f[0].revents && read(w->wake, &count, sizeof count) > 0)
             next = 0;
     }
     send_beats(w);
@@ -291,8 +351,8 @@ oct_status oct_watch_start(oct_watch *w, const oct_watch_address *all, const _At
     for (int r = 0; r < w->size; r++) {
         w->peers[r] = (peer){.address = all[r], .layer = -1};
         w->peers[r].address.host[OCT_WATCH_HOST - 1] = 0;
-        if (w->peers[r].address.n_ip > OCT_WATCH_ADDRESSES)
-            w->peers[r].address.n_ip = OCT_WATCH_ADDRESSES;
+        if (w->peers[r].address.n_places > OCT_WATCH_ADDRESSES)
+            w->peers[r].address.n_places = OCT_WATCH_ADDRESSES;
     }
     sigset_t none, old; /* signals are for the program's own threads */
     sigfillset(&none);
@@ -326,8 +386,9 @@ void oct_watch_free(oct_watch *w)
         wake(w);
         pthread_join(w->thread, NULL);
     }
-    if (w->socket >= 0)
-        close(w->socket);
+    for (int f = 0; f < FAMILIES; f++)
+        if (w->socket[f] >= 0)
+            close(w->socket[f]);
     if (w->wake >= 0)
         close(w->wake);
     free(w->peers);

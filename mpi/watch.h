@@ -6,20 +6,27 @@
 #ifndef OCT_WATCH_H
 #define OCT_WATCH_H
 
+#include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "status.h"
 
-enum { OCT_WATCH_HOST = 64, OCT_WATCH_ADDRESSES = 12 };
+enum { OCT_WATCH_HOST = 64, OCT_WATCH_ADDRESSES = 24 };
+
+typedef union oct_watch_place {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} oct_watch_place;
 
 /* How a rank can be reached; ranks exchange these before the watch starts. */
 typedef struct oct_watch_address {
     char host[OCT_WATCH_HOST];
     uint64_t key; /* packets to this rank carry it; random */
-    uint16_t port, n_ip;
-    uint32_t ip[OCT_WATCH_ADDRESSES]; /* IPv4, network order as the port */
+    uint32_t n_places;
+    oct_watch_place place[OCT_WATCH_ADDRESSES];
 } oct_watch_address;
 
 typedef struct oct_watch oct_watch;
