@@ -283,6 +283,8 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
     open_order o = {.what = ORDER_OPEN,
                     .shards = settled ? 1u << layout : oct_cli_shards(options),
                     .params = *p};
+    if (options->weights == OCT_CLI_WEIGHTS_OWNED)
+        return oct_fail(err, OCT_ERR_ARG, "--weights owned is of one process; ranks map parts");
     OCT_TRY(absolute(options->model, o.path, err));
     OCT_TRY(job->broadcast(job, &o, sizeof o, err));
     oct_error opened = {0};

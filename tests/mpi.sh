@@ -181,6 +181,8 @@ for n in 3 5; do
     [ $code -ge 1 ] && [ $code -le 125 ] || bad "$n ranks: exit code $code"
     grep -q "number of ranks must divide" "$work/err" || bad "$n ranks: $(head -n 3 "$work/err")"
 done
+ranks 2 run -m "$model" -p x -n 2 --weights owned >/dev/null 2>"$work/err" && bad "owned weights were accepted"
+grep -q -- "--weights owned is of one process" "$work/err" || bad "owned weights: $(head -n 3 "$work/err")"
 ranks 2 run -m "$work/none.gguf" -p x -n 2 >/dev/null 2>"$work/err" && bad "a missing model was accepted"
 grep -q "none.gguf" "$work/err" || bad "missing model: $(head -n 3 "$work/err")"
 
