@@ -22,9 +22,9 @@ typedef struct oct_export_options {
 } oct_export_options;
 
 typedef struct oct_export_report {
-    uint64_t bytes;   /* of the new file */
-    int64_t n_scales; /* of the model's matrices */
-    int64_t n_inexact; /* of them not held by f16: rounded if lossy */
+    uint64_t bytes;     /* of the new file */
+    int64_t n_scales;   /* of the model's matrices */
+    int64_t n_inexact;  /* of them not held by f16: rounded if lossy */
     oct_lines warnings; /* the caller frees them with oct_lines_free, whatever the outcome */
 } oct_export_report;
 

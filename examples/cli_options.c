@@ -163,9 +163,7 @@ static bool store(const oct_cli *cli, const oct_opt *o, bool by_letter, const ch
     const char *opt = spelling(o, by_letter, buf);
     bool ok = true;
     switch (o->kind) {
-    case OCT_OPT_FLAG:
-        *(bool *)o->value = true;
-        break;
+    case OCT_OPT_FLAG: *(bool *)o->value = true; break;
     case OCT_OPT_INT:
         ok = parse_int(text, o->lo, o->hi, o->value);
         if (!ok)
@@ -185,9 +183,7 @@ static bool store(const oct_cli *cli, const oct_opt *o, bool by_letter, const ch
                           "found '%s'",
                           cli->name, opt, text);
         break;
-    case OCT_OPT_TEXT:
-        *(const char **)o->value = text;
-        break;
+    case OCT_OPT_TEXT: *(const char **)o->value = text; break;
     case OCT_OPT_CHOICE:
         *(int *)o->value = parse_choice(text, o->arg);
         ok = *(int *)o->value >= 0;

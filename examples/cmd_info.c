@@ -176,33 +176,21 @@ static json_t *number_value(const oct_model_info *info, const number_row *row)
     float f;
     int32_t i3;
     switch (row->kind) {
-    case 'f':
-        memcpy(&f, p, sizeof f);
-        return json_real((double)f);
-    case '3':
-        memcpy(&i3, p, sizeof i3);
-        return json_integer(i3);
-    default:
-        memcpy(&i, p, sizeof i);
-        return json_integer(i);
+    case 'f': memcpy(&f, p, sizeof f); return json_real((double)f);
+    case '3': memcpy(&i3, p, sizeof i3); return json_integer(i3);
+    default: memcpy(&i, p, sizeof i); return json_integer(i);
     }
 }
 
 static const char *dtype_name(uint32_t dtype)
 {
     switch (dtype) {
-    case OCT_GGUF_T_F32:
-        return "f32";
-    case OCT_GGUF_T_F16:
-        return "f16";
-    case OCT_GGUF_T_Q8_0:
-        return "q8_0";
-    case OCT_GGUF_T_I8:
-        return "i8";
-    case OCT_GGUF_T_BF16:
-        return "bf16";
-    default:
-        return "?";
+    case OCT_GGUF_T_F32: return "f32";
+    case OCT_GGUF_T_F16: return "f16";
+    case OCT_GGUF_T_Q8_0: return "q8_0";
+    case OCT_GGUF_T_I8: return "i8";
+    case OCT_GGUF_T_BF16: return "bf16";
+    default: return "?";
     }
 }
 
@@ -274,10 +262,10 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
         char print[24];
         snprintf(print, sizeof print, "%016llx", (unsigned long long)info->fingerprint);
         json_object_set_new(all, "file",
-                            json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}",
-                                      "path", text_or_null(r->session.model), "part",
-                                      part_of(info), "format", (json_int_t)format,
-                                      "bytes", (json_int_t)info->file_bytes, "weight_bytes",
+                            json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
+                                      text_or_null(r->session.model), "part", part_of(info),
+                                      "format", (json_int_t)format, "bytes",
+                                      (json_int_t)info->file_bytes, "weight_bytes",
                                       (json_int_t)info->weight_bytes, "bytes_per_token",
                                       (json_int_t)info->active_bytes, "tokenizer",
                                       info->has_tokenizer, "fingerprint", print, "verified",

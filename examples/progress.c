@@ -11,7 +11,10 @@ static const double REDRAW_SECONDS = 0.1, PLAIN_SECONDS = 30;
 void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes)
 {
     double now = oct_cli_seconds();
-    *p = (oct_progress){.what = what, .total = total_bytes, .started = now, .shown = now,
+    *p = (oct_progress){.what = what,
+                        .total = total_bytes,
+                        .started = now,
+                        .shown = now,
                         .terminal = isatty(STDERR_FILENO) != 0};
     if (p->terminal)
         p->shown = now - REDRAW_SECONDS;

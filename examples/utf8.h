@@ -13,8 +13,8 @@ typedef struct oct_utf8 {
                               that no text moves the cursor or talks to the terminal */
     unsigned char held[4]; /* a character that is not complete yet */
     int n_held;
-    int n_due;             /* bytes it lacks */
-    unsigned char lo, hi;  /* allowed range of the next byte */
+    int n_due;            /* bytes it lacks */
+    unsigned char lo, hi; /* allowed range of the next byte */
 } oct_utf8;
 
 /* Room that n bytes can take. */

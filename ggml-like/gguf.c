@@ -591,8 +591,8 @@ oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err)
     oct_status status = map_file(path, &map, &n, &part, err);
     if (status == OCT_OK) {
         /* A part's first run has the header; no byte beyond it may be looked at. */
-        status = oct_gguf_parse(path, n ? map : "", part ? (size_t)part->run[0].bytes : n, n, &g,
-                                err);
+        status =
+            oct_gguf_parse(path, n ? map : "", part ? (size_t)part->run[0].bytes : n, n, &g, err);
         if (!g)
             unmap(map, n);
     }
@@ -732,16 +732,12 @@ oct_status oct_gguf_get_u64(const oct_gguf *g, const char *key, uint64_t *v, oct
         case OCT_GGUF_I8:
         case OCT_GGUF_I16:
         case OCT_GGUF_I32:
-        case OCT_GGUF_I64:
-            is_signed = true;
-            break;
+        case OCT_GGUF_I64: is_signed = true; break;
         case OCT_GGUF_U8:
         case OCT_GGUF_U16:
         case OCT_GGUF_U32:
-        case OCT_GGUF_U64:
-            break;
-        default:
-            return wrong_type(g, key, "an integer", kv, err);
+        case OCT_GGUF_U64: break;
+        default: return wrong_type(g, key, "an integer", kv, err);
         }
     } else {
         return wrong_type(g, key, "an integer", kv, err);

@@ -11,14 +11,27 @@
 #include "status.h"
 
 enum oct_gguf_type { /* of a value; numbers of the format */
-    OCT_GGUF_U8 = 0, OCT_GGUF_I8, OCT_GGUF_U16, OCT_GGUF_I16, OCT_GGUF_U32, OCT_GGUF_I32,
-    OCT_GGUF_F32, OCT_GGUF_BOOL, OCT_GGUF_STRING, OCT_GGUF_ARRAY, OCT_GGUF_U64, OCT_GGUF_I64,
-    OCT_GGUF_F64
+                     OCT_GGUF_U8 = 0,
+                     OCT_GGUF_I8,
+                     OCT_GGUF_U16,
+                     OCT_GGUF_I16,
+                     OCT_GGUF_U32,
+                     OCT_GGUF_I32,
+                     OCT_GGUF_F32,
+                     OCT_GGUF_BOOL,
+                     OCT_GGUF_STRING,
+                     OCT_GGUF_ARRAY,
+                     OCT_GGUF_U64,
+                     OCT_GGUF_I64,
+                     OCT_GGUF_F64
 };
 
 enum oct_gguf_dtype { /* of a tensor; the format's numbers, those Octet reads or writes */
-    OCT_GGUF_T_F32 = 0, OCT_GGUF_T_F16 = 1, OCT_GGUF_T_Q8_0 = 8, OCT_GGUF_T_I8 = 24,
-    OCT_GGUF_T_BF16 = 30
+                      OCT_GGUF_T_F32 = 0,
+                      OCT_GGUF_T_F16 = 1,
+                      OCT_GGUF_T_Q8_0 = 8,
+                      OCT_GGUF_T_I8 = 24,
+                      OCT_GGUF_T_BF16 = 30
 };
 
 typedef struct oct_gguf oct_gguf; /* an open file: immutable, safe to share between threads */
@@ -27,8 +40,8 @@ typedef struct oct_gguf_tensor {
     const char *name; /* NUL-terminated, owned by the file */
     uint32_t dtype;
     int rank;
-    uint64_t ne[4];   /* fastest first, as in the file; 1 beyond rank */
-    uint64_t offset;  /* from the start of the file */
+    uint64_t ne[4];  /* fastest first, as in the file; 1 beyond rank */
+    uint64_t offset; /* from the start of the file */
     uint64_t bytes;
     const void *data; /* inside the mapping */
 } oct_gguf_tensor;
@@ -40,7 +53,7 @@ OCT_MUST_CHECK oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_er
 void oct_gguf_close(oct_gguf *g); /* NULL is fine */
 
 const char *oct_gguf_path(const oct_gguf *g);
-uint64_t oct_gguf_file_bytes(const oct_gguf *g);  /* of the whole file, if this is a part of one */
+uint64_t oct_gguf_file_bytes(const oct_gguf *g); /* of the whole file, if this is a part of one */
 /* What the file holds of another one, whose header, offsets and sizes all else here tells; NULL: it
  * is whole. Data that a part does not hold must not be touched. */
 const struct oct_part *oct_gguf_part(const oct_gguf *g);

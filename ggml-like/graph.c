@@ -5,12 +5,18 @@
 const char *oct_op_name(oct_op op)
 {
     static const char *const names[OCT_OP_COUNT] = {
-        [OCT_OP_EMBED] = "embed",         [OCT_OP_NORM] = "norm",
-        [OCT_OP_ADD_NORM] = "add_norm",   [OCT_OP_QUANTISE] = "quantise",
-        [OCT_OP_LINEAR] = "linear",       [OCT_OP_ROPE_STORE] = "rope_store",
-        [OCT_OP_ATTENTION] = "attention", [OCT_OP_ROUTE] = "route",
-        [OCT_OP_EXPERTS] = "experts",     [OCT_OP_COMBINE] = "combine",
-        [OCT_OP_FOLD_RANKS] = "fold_ranks", [OCT_OP_SELECT] = "select",
+        [OCT_OP_EMBED] = "embed",
+        [OCT_OP_NORM] = "norm",
+        [OCT_OP_ADD_NORM] = "add_norm",
+        [OCT_OP_QUANTISE] = "quantise",
+        [OCT_OP_LINEAR] = "linear",
+        [OCT_OP_ROPE_STORE] = "rope_store",
+        [OCT_OP_ATTENTION] = "attention",
+        [OCT_OP_ROUTE] = "route",
+        [OCT_OP_EXPERTS] = "experts",
+        [OCT_OP_COMBINE] = "combine",
+        [OCT_OP_FOLD_RANKS] = "fold_ranks",
+        [OCT_OP_SELECT] = "select",
         [OCT_OP_HEAD] = "head",
         [OCT_OP_GATHER_LOGITS] = "gather_logits",
     };

@@ -17,25 +17,25 @@
 
 typedef enum oct_dtype {
     OCT_F32,
-    OCT_Q8,     /* packed int8 weights, see q8.h */
-    OCT_ACT,    /* rows of integer activations for one weight layout, see q8.h */
-    OCT_ROUTES  /* per row: K expert numbers (int32), then K gates (f32) */
+    OCT_Q8,    /* packed int8 weights, see q8.h */
+    OCT_ACT,   /* rows of integer activations for one weight layout, see q8.h */
+    OCT_ROUTES /* per row: K expert numbers (int32), then K gates (f32) */
 } oct_dtype;
 
 typedef struct oct_tensor {
     const char *name; /* borrowed: a literal or the file's */
     oct_dtype dtype;
-    int64_t rows, cols;       /* [rows, cols]; activations: rows is the capacity T (or T * K) */
+    int64_t rows, cols; /* [rows, cols]; activations: rows is the capacity T (or T * K) */
     size_t row_bytes;
-    const oct_q8_layout *q8;  /* OCT_Q8: borrowed */
-    const uint16_t *scales;   /* OCT_Q8: bf16, see q8.h; data holds the weights */
-    oct_shard_kind kind;      /* OCT_Q8: decides which slices a rank computes */
-    oct_act_layout act;       /* OCT_ACT */
-    bool selected;            /* its rows are those whose logits are wanted, see SELECT */
-    const void *data;         /* weights; NULL for activations */
-    size_t offset;            /* activations: in the plan's buffer */
-    int first, last;          /* activations: nodes that write it first and read it last */
-    struct oct_tensor *next;  /* activations, newest first */
+    const oct_q8_layout *q8; /* OCT_Q8: borrowed */
+    const uint16_t *scales;  /* OCT_Q8: bf16, see q8.h; data holds the weights */
+    oct_shard_kind kind;     /* OCT_Q8: decides which slices a rank computes */
+    oct_act_layout act;      /* OCT_ACT */
+    bool selected;           /* its rows are those whose logits are wanted, see SELECT */
+    const void *data;        /* weights; NULL for activations */
+    size_t offset;           /* activations: in the plan's buffer */
+    int first, last;         /* activations: nodes that write it first and read it last */
+    struct oct_tensor *next; /* activations, newest first */
 } oct_tensor;
 
 typedef enum oct_op {
@@ -74,12 +74,12 @@ typedef struct oct_attn_shape {
 typedef struct oct_node {
     oct_op op;
     oct_tensor *in[2], *out;
-    const oct_tensor *w[2];     /* weights: EXPERTS has gate_up and down */
-    int64_t layer;              /* for messages and the cache; -1 outside layers */
-    size_t temp_bytes;          /* of shared temporary memory, set by the backend */
-    size_t temp_offset;         /* in the plan's buffer */
+    const oct_tensor *w[2]; /* weights: EXPERTS has gate_up and down */
+    int64_t layer;          /* for messages and the cache; -1 outside layers */
+    size_t temp_bytes;      /* of shared temporary memory, set by the backend */
+    size_t temp_offset;     /* in the plan's buffer */
     float scale, eps;
-    int64_t n_used;             /* K */
+    int64_t n_used; /* K */
     const oct_table *table;
     const oct_attn_shape *attn;
 } oct_node;
@@ -89,8 +89,8 @@ typedef struct oct_graph {
     oct_node *nodes;
     int n_nodes, cap_nodes;
     oct_tensor *activations;
-    int64_t rows; /* T */
-    int64_t layer; /* given to the nodes that follow */
+    int64_t rows;   /* T */
+    int64_t layer;  /* given to the nodes that follow */
     int act_digits; /* of activations that weights are multiplied with, see q8.h: 2, or 1 if set */
     oct_status status;
     oct_error error;

@@ -12,10 +12,10 @@
 #include "topology.h"
 
 typedef struct oct_plan {
-    oct_graph *graph;    /* borrowed; its tensors and nodes hold the offsets */
-    size_t shared_bytes; /* activations and temporaries */
-    size_t thread_bytes; /* scratch of each thread */
-    size_t bytes;        /* all together */
+    oct_graph *graph;      /* borrowed; its tensors and nodes hold the offsets */
+    size_t shared_bytes;   /* activations and temporaries */
+    size_t thread_bytes;   /* scratch of each thread */
+    size_t bytes;          /* all together */
     unsigned char *buffer; /* bytes, allocated by the backend; NULL until then */
 } oct_plan;
 
@@ -31,8 +31,8 @@ typedef struct oct_run {
     const int32_t *token, *seq; /* [n_rows] */
     const int32_t *pos;         /* [n_rows] absolute positions */
     int64_t n_out;
-    const int32_t *out_row;     /* [n_out] rows whose logits are wanted, ascending */
-    float *logits;              /* [n_out][V] */
+    const int32_t *out_row; /* [n_out] rows whose logits are wanted, ascending */
+    float *logits;          /* [n_out][V] */
     oct_kv_cache *kv;
     oct_comm *comm;
     const volatile int *cancel; /* NULL: never */
@@ -64,12 +64,12 @@ struct oct_backend {
 
 /* The CPU backend. */
 typedef struct oct_cpu_config {
-    oct_isa isa;   /* a row of the kernel table that this CPU has */
+    oct_isa isa; /* a row of the kernel table that this CPU has */
     int n_threads;
     const oct_topology *topology; /* where threads run; read here, not kept */
-    bool bind;     /* each thread to a core of its own */
-    bool blas;     /* OpenBLAS for f32 products of many rows; loaded here, an error if missing */
-    int n_domains; /* groups of threads that own slices, see oct_cpu_domains */
+    bool bind;                    /* each thread to a core of its own */
+    bool blas;       /* OpenBLAS for f32 products of many rows; loaded here, an error if missing */
+    int n_domains;   /* groups of threads that own slices, see oct_cpu_domains */
     oct_shard shard; /* of one process: size 1, everything */
 } oct_cpu_config;
 OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out,

@@ -61,28 +61,17 @@ oct_status oct_fail(oct_error *err, oct_status status, const char *fmt, ...)
 const char *oct_status_name(oct_status s)
 {
     switch (s) {
-    case OCT_OK:
-        return "ok";
-    case OCT_ERR_MEMORY:
-        return "memory";
-    case OCT_ERR_IO:
-        return "io";
-    case OCT_ERR_FORMAT:
-        return "format";
-    case OCT_ERR_SHAPE:
-        return "shape";
-    case OCT_ERR_UNSUPPORTED:
-        return "unsupported";
-    case OCT_ERR_ARG:
-        return "argument";
-    case OCT_ERR_COMM:
-        return "communication";
-    case OCT_ERR_DEVICE:
-        return "device";
-    case OCT_ERR_CANCELLED:
-        return "cancelled";
-    case OCT_ERR_NUMERIC:
-        return "numeric";
+    case OCT_OK: return "ok";
+    case OCT_ERR_MEMORY: return "memory";
+    case OCT_ERR_IO: return "io";
+    case OCT_ERR_FORMAT: return "format";
+    case OCT_ERR_SHAPE: return "shape";
+    case OCT_ERR_UNSUPPORTED: return "unsupported";
+    case OCT_ERR_ARG: return "argument";
+    case OCT_ERR_COMM: return "communication";
+    case OCT_ERR_DEVICE: return "device";
+    case OCT_ERR_CANCELLED: return "cancelled";
+    case OCT_ERR_NUMERIC: return "numeric";
     }
     return "unknown";
 }

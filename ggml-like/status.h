@@ -48,11 +48,11 @@ OCT_API oct_status oct_fail(oct_error *err, oct_status status, const char *fmt, 
 /* A short name such as "format", for logs. */
 OCT_API const char *oct_status_name(oct_status s);
 
-#define OCT_TRY(expr)                    \
-    do {                                 \
-        oct_status oct_try_ = (expr);    \
-        if (oct_try_ != OCT_OK)          \
-            return oct_try_;             \
+#define OCT_TRY(expr)                 \
+    do {                              \
+        oct_status oct_try_ = (expr); \
+        if (oct_try_ != OCT_OK)       \
+            return oct_try_;          \
     } while (0)
 
 #ifdef __cplusplus

@@ -29,8 +29,8 @@ typedef struct wait_time {
 } wait_time;
 
 struct oct_team {
-    gate start;   /* word: runs begun */
-    gate barrier; /* word: barriers passed */
+    gate start;                       /* word: runs begun */
+    gate barrier;                     /* word: barriers passed */
     _Alignas(64) _Atomic int waiting; /* threads at the current barrier */
     int n_threads, n_started;
     _Atomic int quit;

@@ -21,7 +21,7 @@ typedef struct oct_team oct_team;
 OCT_MUST_CHECK oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out,
                                        oct_error *err);
 int oct_team_bound(const oct_team *t); /* threads that are bound, known after the first run */
-void oct_team_free(oct_team *t); /* NULL is fine; not from inside a run */
+void oct_team_free(oct_team *t);       /* NULL is fine; not from inside a run */
 int oct_team_size(const oct_team *t);
 
 /* Calls fn(ctx, thread, n_threads) on every thread and returns when all have returned. One caller

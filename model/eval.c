@@ -98,11 +98,19 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
     double start = oct_seconds();
     for (int64_t i = 0; i < n; i++)
         pos[i] = (int32_t)s->len[seq[i]]++;
-    oct_run run = {.n_rows = n, .token = token, .seq = seq, .pos = pos, .n_out = n_out,
-                   .out_row = out_row, .logits = logits, .kv = &s->kv, .comm = s->comm,
+    oct_run run = {.n_rows = n,
+                   .token = token,
+                   .seq = seq,
+                   .pos = pos,
+                   .n_out = n_out,
+                   .out_row = out_row,
+                   .logits = logits,
+                   .kv = &s->kv,
+                   .comm = s->comm,
                    .cancel = s->comm->size > 1 ? NULL : s->cancel,
                    .layer_time = s->comm->size > 1 ? phase->layer : NULL,
-                   .expert_rows = s->expert_rows, .route_hash = s->route_hash};
+                   .expert_rows = s->expert_rows,
+                   .route_hash = s->route_hash};
     memset(s->route_hash, 0, (size_t)s->model->config.n_layers * sizeof *s->route_hash);
     oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
     if (status == OCT_OK)

@@ -44,8 +44,8 @@ typedef struct oct_model_info {
     int32_t pad_id, eos_id; /* -1: none */
     bool has_tokenizer;
     uint64_t file_bytes, weight_bytes; /* of the file opened; of the whole model */
-    uint64_t active_bytes; /* weight bytes read for one decoded token */
-    uint64_t fingerprint;  /* checksum of the header: the same for identical files and parts */
+    uint64_t active_bytes;             /* weight bytes read for one decoded token */
+    uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
     oct_shard_by part_by;
@@ -108,32 +108,32 @@ typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oc
 typedef enum oct_act { OCT_ACT_I16, OCT_ACT_I8 } oct_act;
 
 typedef struct oct_session_params {
-    int64_t n_ctx;     /* positions per sequence; 0: the model's */
-    int64_t n_seqs;    /* sequences; 0: 1 */
-    int64_t chunk;     /* tokens evaluated together at most; 0: 512 */
+    int64_t n_ctx;  /* positions per sequence; 0: the model's */
+    int64_t n_seqs; /* sequences; 0: 1 */
+    int64_t chunk;  /* tokens evaluated together at most; 0: 512 */
     oct_act act;
-    int n_threads;     /* 0: one per physical core that this process may use */
+    int n_threads; /* 0: one per physical core that this process may use */
     oct_kv kv;
     struct oct_comm *comm; /* NULL: one process; else of oct_comm_mpi_open, borrowed */
-    oct_shard_by shard; /* how ranks divide the model */
-    bool no_bind;      /* threads may move; else each is bound to a core of its own while it works,
+    oct_shard_by shard;    /* how ranks divide the model */
+    bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
                              another one, for planning: work is divided as there, none bound */
-    const char *isa;   /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
-    bool blas;         /* f32 products of many rows through OpenBLAS: faster, other bits */
+    const char *isa;      /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
+    bool blas;            /* f32 products of many rows through OpenBLAS: faster, other bits */
     const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
                                    NULL: never */
 } oct_session_params;
 
 /* What a session takes, computed by the code that allocates it. Bytes. */
 typedef struct oct_session_need {
-    uint64_t weights;  /* of the mapped file; page cache, reclaimable */
+    uint64_t weights; /* of the mapped file; page cache, reclaimable */
     uint64_t kv;
-    uint64_t buffers;  /* activations, scratch */
+    uint64_t buffers; /* activations, scratch */
     int n_threads;
-    int n_domains;     /* NUMA nodes that divide the slices among them, see the README */
-    const char *isa;   /* the row that would be chosen */
+    int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
+    const char *isa;         /* the row that would be chosen */
     const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota",
                                 "asked", "small model" */
 } oct_session_need;
@@ -142,7 +142,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        oct_session_need *need, oct_error *err);
 
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
-                                   oct_session **out, oct_error *err);
+                                                  oct_session **out, oct_error *err);
 OCT_API void oct_session_free(oct_session *s);
 /* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has
  * failed. */
@@ -168,7 +168,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, f
  * that session is freed. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
-OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
+OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq);        /* tokens held */
 OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
 
 typedef struct oct_session_stats {

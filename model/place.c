@@ -180,7 +180,7 @@ typedef struct copy_job {
     oct_own_report *report;
     _Atomic int64_t next[64]; /* of each domain: the next span to look at */
     _Atomic uint64_t copied;
-    _Atomic int refused;      /* errno of a refused binding */
+    _Atomic int refused; /* errno of a refused binding */
 } copy_job;
 
 static int domain_of(const copy_job *j, const span *s)

@@ -125,9 +125,13 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->chunk = r->chunk;
     s->comm = p->comm ? p->comm : oct_comm_local();
     s->cancel = p->cancel;
-    s->attn = (oct_attn_shape){.n_q_heads = c->n_q_heads, .n_kv_heads = c->n_kv_heads,
-                               .head_dim = c->head_dim, .n_slices = c->n_slices,
-                               .n_ctx = r->n_ctx, .scale = c->attn_scale, .cap = c->attn_cap};
+    s->attn = (oct_attn_shape){.n_q_heads = c->n_q_heads,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim,
+                               .n_slices = c->n_slices,
+                               .n_ctx = r->n_ctx,
+                               .scale = c->attn_scale,
+                               .cap = c->attn_cap};
     s->kv.type = kv_types[p->kv];
     s->kv.n_layers = c->n_layers;
     s->kv.n_seqs = r->n_seqs;
@@ -136,8 +140,12 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
-    const oct_cpu_config cpu = {.isa = r->isa, .n_threads = r->n_threads, .topology = &r->topology,
-                                .bind = r->bind, .blas = p->blas, .n_domains = r->n_domains,
+    const oct_cpu_config cpu = {.isa = r->isa,
+                                .n_threads = r->n_threads,
+                                .topology = &r->topology,
+                                .bind = r->bind,
+                                .blas = p->blas,
+                                .n_domains = r->n_domains,
                                 .shard = r->shard};
     OCT_TRY(oct_backend_cpu(&cpu, &s->backend, err));
     const int digits = p->act == OCT_ACT_I8 ? 1 : 2;
@@ -173,8 +181,7 @@ static oct_status allocate(oct_session *s, oct_error *err)
     s->route_hash = calloc((size_t)s->model->config.n_layers * (size_t)(1 + s->comm->size),
                            sizeof *s->route_hash);
     for (int i = 0; i < OCT_PHASES; i++)
-        s->phase[i].layer =
-            calloc((size_t)s->model->config.n_layers, sizeof *s->phase[i].layer);
+        s->phase[i].layer = calloc((size_t)s->model->config.n_layers, sizeof *s->phase[i].layer);
     if (!s->rope || !s->len || !s->row || !s->expert_rows || !s->route_hash ||
         !s->phase[OCT_PHASE_PROMPT].layer || !s->phase[OCT_PHASE_TEXT].layer)
         return oct_fail(err, OCT_ERR_MEMORY, "session: out of memory for %lld positions",

@@ -14,16 +14,16 @@ struct oct_session {
     oct_attn_shape attn;
     float *rope; /* cos [n_ctx][P/2], then sin */
     int64_t n_seqs, n_ctx, chunk;
-    int64_t *len;    /* [n_seqs] positions held */
-    int32_t *row;    /* [4][chunk]: token, seq, pos, out_row */
+    int64_t *len; /* [n_seqs] positions held */
+    int32_t *row; /* [4][chunk]: token, seq, pos, out_row */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
     bool ready;             /* complete: the other ranks await orders */
     const volatile int *cancel;
     oct_session_stats stats;
-    uint64_t *expert_rows; /* [n_experts] */
+    uint64_t *expert_rows;            /* [n_experts] */
     oct_phase_time phase[OCT_PHASES]; /* kept only if there are several ranks */
-    uint64_t *route_hash;  /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
+    uint64_t *route_hash;             /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
 };
 
 /* On rank 0 of several: the other ranks do the same (end: stop serving). */

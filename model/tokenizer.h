@@ -24,7 +24,12 @@ int32_t oct_spm_eos(const oct_spm *t);
 int32_t oct_spm_unk(const oct_spm *t);
 
 enum oct_spm_type { /* numbers of llama.cpp's tokenizer.ggml.token_type */
-    OCT_SPM_NORMAL = 1, OCT_SPM_UNKNOWN, OCT_SPM_CONTROL, OCT_SPM_USER, OCT_SPM_UNUSED, OCT_SPM_BYTE
+                    OCT_SPM_NORMAL = 1,
+                    OCT_SPM_UNKNOWN,
+                    OCT_SPM_CONTROL,
+                    OCT_SPM_USER,
+                    OCT_SPM_UNUSED,
+                    OCT_SPM_BYTE
 };
 /* One piece as stored (U+2581 for a space, "<0x41>" for a byte); owned by t. id must be in
  * range. */

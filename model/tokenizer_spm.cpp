@@ -16,8 +16,10 @@ extern "C" {
 
 // Exported by the library, declared in none of its installed headers. Without it the library writes
 // to stderr what it also returns as a status.
-namespace sentencepiece {
-namespace logging {
+namespace sentencepiece
+{
+namespace logging
+{
 void SetMinLogLevel(int level);
 }
 } // namespace sentencepiece
@@ -27,7 +29,8 @@ struct oct_spm {
     std::vector<std::string> bytes; // per id: what it adds inside a text
 };
 
-namespace {
+namespace
+{
 
 // "<0x41>" -> 0x41
 char byte_of(const std::string &piece)

@@ -226,7 +226,7 @@ static void test_shards(void **state)
         assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 0, wrong[i], 8, 8, &s));
     assert_non_null(oct_shard_make(OCT_SHARD_EXPERT, 0, 4, 8, 6, &s)); /* 6 experts on 4 ranks */
     assert_non_null(oct_shard_make(OCT_SHARD_EXPERT_REPLICATED, 0, 4, 8, 6, &s));
-    assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 0, 2, 6, 8, &s));  /* 3 slices: no subtree */
+    assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 0, 2, 6, 8, &s)); /* 3 slices: no subtree */
     assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 2, 2, 8, 8, &s));
 }
 

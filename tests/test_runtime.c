@@ -307,10 +307,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena),        cmocka_unit_test(test_range),
         cmocka_unit_test(test_team),         cmocka_unit_test(test_topology),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_plan),         cmocka_unit_test(test_graph_errors),
-        cmocka_unit_test(test_route),        cmocka_unit_test(test_kv_cache),
-        cmocka_unit_test(test_comm),
+        cmocka_unit_test(test_share),        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_graph_errors), cmocka_unit_test(test_route),
+        cmocka_unit_test(test_kv_cache),     cmocka_unit_test(test_comm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,9 +49,8 @@ static void reference(float temperature, int top_k, float top_p, double prob[N])
         }
     total = 0;
     for (int i = 0; i < N; i++)
-        total += prob[i] = logits[i] >= sorted[first]
-                               ? exp((double)(logits[i] - sorted[N - 1]) / temperature)
-                               : 0;
+        total += prob[i] =
+            logits[i] >= sorted[first] ? exp((double)(logits[i] - sorted[N - 1]) / temperature) : 0;
     for (int i = 0; i < N; i++)
         prob[i] /= total;
 }

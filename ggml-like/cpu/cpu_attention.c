@@ -10,8 +10,8 @@
 #include "cpu_impl.h"
 
 enum {
-    SPLIT_ROWS = 4,   /* tokens of a run whose blocks may be shared: bounds the temporary memory */
-    COST_GROUPS = 16  /* runs of tokens that count as equally long */
+    SPLIT_ROWS = 4,  /* tokens of a run whose blocks may be shared: bounds the temporary memory */
+    COST_GROUPS = 16 /* runs of tokens that count as equally long */
 };
 
 /* Where a KV head's queries, key and value lie in a row of the fused projection. */
@@ -215,7 +215,9 @@ size_t oct_cpu_attention_scratch(const oct_node *n)
 
 void oct_cpu_attention(oct_cpu_run *c, const oct_node *n)
 {
-    attention_job j = {.n = n, .kv = c->run->kv, .rows = oct_cpu_rows(c, n->in[0]),
+    attention_job j = {.n = n,
+                       .kv = c->run->kv,
+                       .rows = oct_cpu_rows(c, n->in[0]),
                        .sums = (float *)(void *)(c->plan->buffer + n->temp_offset)};
     j.heads = domain_heads(c, n->attn, &j.first_head);
     for (int64_t r = 0; r < j.rows; r++) {

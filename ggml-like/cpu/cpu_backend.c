@@ -45,15 +45,12 @@ static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t 
     (void)rows;
     const oct_cpu *cpu = (const oct_cpu *)(const void *)b;
     switch (n->op) {
-    case OCT_OP_ATTENTION:
-        return oct_cpu_attention_scratch(n);
-    case OCT_OP_ROUTE:
-        return (size_t)n->w[0]->rows * sizeof(float);
+    case OCT_OP_ATTENTION: return oct_cpu_attention_scratch(n);
+    case OCT_OP_ROUTE: return (size_t)n->w[0]->rows * sizeof(float);
     case OCT_OP_HEAD:
         return oct_cpu_tiles_bytes(cpu) +
                (cpu->blas ? 64 * (size_t)n->table->cols * sizeof(float) : 0);
-    default:
-        return oct_cpu_tiles_bytes(cpu);
+    default: return oct_cpu_tiles_bytes(cpu);
     }
 }
 
@@ -163,8 +160,8 @@ static void run_thread(void *ctx, int thread, int n_threads)
 {
     shared_run *s = ctx;
     int n_domains = s->cpu->n_domains;
-    oct_cpu_run c = {.cpu = s->cpu, .plan = s->plan, .run = s->run, .thread = thread,
-                     .n_threads = n_threads};
+    oct_cpu_run c = {
+        .cpu = s->cpu, .plan = s->plan, .run = s->run, .thread = thread, .n_threads = n_threads};
     c.scratch = s->plan->buffer + s->plan->shared_bytes + s->plan->thread_bytes * (size_t)thread;
     while (thread >= oct_cpu_first_thread(n_threads, c.domain + 1, n_domains))
         c.domain++;
@@ -204,13 +201,8 @@ static void clear_tails(oct_cpu *cpu)
 static oct_status cpu_run(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r,
                           oct_error *err)
 {
-    shared_run s = {.cpu = cpu_of(b),
-                    .plan = p,
-                    .run = r,
-                    .err = err,
-                    .first = first,
-                    .end = end,
-                    .layer = -1};
+    shared_run s = {
+        .cpu = cpu_of(b), .plan = p, .run = r, .err = err, .first = first, .end = end, .layer = -1};
     clear_tails(s.cpu);
     oct_team_run(s.cpu->team, run_thread, &s);
     return s.status;
@@ -252,8 +244,8 @@ oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_
     else
         status = oct_fail(err, OCT_ERR_MEMORY, "CPU backend: out of memory");
     if (status == OCT_OK)
-        status = oct_topology_team(config->topology, config->n_threads, config->bind, &cpu->team,
-                                   err);
+        status =
+            oct_topology_team(config->topology, config->n_threads, config->bind, &cpu->team, err);
     if (status == OCT_OK && config->blas)
         status = oct_blas_open(&cpu->blas, err);
     if (status != OCT_OK) {

@@ -15,9 +15,9 @@ enum {
 
 /* Temporary memory of the node. */
 typedef struct expert_temp {
-    int32_t *first;  /* [E + 1] where each expert's rows begin in order */
-    int32_t *order;  /* [T * K] row * K + slot, sorted by expert */
-    float *h;        /* [wave rows][F] */
+    int32_t *first;    /* [E + 1] where each expert's rows begin in order */
+    int32_t *order;    /* [T * K] row * K + slot, sorted by expert */
+    float *h;          /* [wave rows][F] */
     unsigned char *hq; /* [wave rows] activation rows for down */
     float *parts;      /* several domains: [n_domains][T * K][D], else none */
     size_t bytes;
@@ -133,8 +133,8 @@ static void share_tasks(oct_cpu_run *c, const wave *w, const oct_q8_layout *l, i
     for (int64_t e = w->first; e < w->end; e++) {
         int64_t rows = w->t->first[e + 1] - w->t->first[e];
         panel_run run = panel_run_of(c, w, e, l, n_units);
-        groups[e - w->first] = (oct_cpu_work){rows > 0 ? n_units * run.per_unit : 0,
-                                              (rows + ROW_COST) * run.length};
+        groups[e - w->first] =
+            (oct_cpu_work){rows > 0 ? n_units * run.per_unit : 0, (rows + ROW_COST) * run.length};
     }
     oct_cpu_share(c, groups, w->end - w->first, fn, w);
 }
@@ -161,10 +161,9 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
         const float *y = oct_cpu_panels(c, weight, &act->act, e, slice, panel, n_panels, rows);
         for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_Q8_PANEL) {
             int64_t at = (panel + j / rows) * (OCT_Q8_PANEL / 2), left = slice_ff - at;
-            c->cpu->k->gelu_mul(y, y + OCT_Q8_PANEL / 2,
-                                left < OCT_Q8_PANEL / 2 ? left : OCT_Q8_PANEL / 2,
-                                w->t->h + (i + j % rows - wave_first) * d_ff + slice * slice_ff +
-                                    at);
+            c->cpu->k->gelu_mul(
+                y, y + OCT_Q8_PANEL / 2, left < OCT_Q8_PANEL / 2 ? left : OCT_Q8_PANEL / 2,
+                w->t->h + (i + j % rows - wave_first) * d_ff + slice * slice_ff + at);
         }
     }
 }

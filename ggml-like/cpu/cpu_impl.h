@@ -25,7 +25,7 @@ typedef struct oct_cpu {
     oct_shard shard; /* what this rank computes */
     struct {
         _Alignas(64) _Atomic int64_t taken; /* tasks of the tail */
-    } *tails; /* [OCT_SHARE_PHASES][n_domains] */
+    } * tails;                              /* [OCT_SHARE_PHASES][n_domains] */
 } oct_cpu;
 
 /* One run as each thread sees it. */

@@ -212,8 +212,14 @@ static void op_route(oct_cpu_run *c, const oct_node *n)
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         const float *x = oct_cpu_row(c, n->in[0], r);
-        oct_dot_args dot = {.w = w->data, .w_stride = w->cols, .rows = &x, .n_rows = 1,
-                            .n_out = w->rows, .n_in = w->cols, .scale = 1.0f, .y = logits,
+        oct_dot_args dot = {.w = w->data,
+                            .w_stride = w->cols,
+                            .rows = &x,
+                            .n_rows = 1,
+                            .n_out = w->rows,
+                            .n_in = w->cols,
+                            .scale = 1.0f,
+                            .y = logits,
                             .y_stride = w->rows};
         c->cpu->k->dot_f32(&dot);
         int32_t *expert = (int32_t *)(void *)(out + (size_t)r * n->out->row_bytes);
@@ -269,9 +275,13 @@ static void head_rows(const oct_cpu_run *c, const oct_node *n, int64_t v, int64_
         return;
     }
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
-    oct_dot_args dot = {.w = table_row(t, v), .w_stride = t->cols,
-                        .rows = (const float *const *)tiles.rows, .n_out = count, .n_in = t->cols,
-                        .scale = n->scale, .y_stride = t->n_rows};
+    oct_dot_args dot = {.w = table_row(t, v),
+                        .w_stride = t->cols,
+                        .rows = (const float *const *)tiles.rows,
+                        .n_out = count,
+                        .n_in = t->cols,
+                        .scale = n->scale,
+                        .y_stride = t->n_rows};
     for (int64_t r0 = 0; r0 < c->run->n_out; r0 += OCT_ROW_BLOCK) {
         dot.n_rows = c->run->n_out - r0 < OCT_ROW_BLOCK ? c->run->n_out - r0 : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < dot.n_rows; r++)
@@ -303,10 +313,16 @@ static void op_head(oct_cpu_run *c, const oct_node *n)
 }
 
 oct_cpu_op_fn *const oct_cpu_ops[OCT_OP_COUNT] = {
-    [OCT_OP_EMBED] = op_embed,         [OCT_OP_NORM] = op_norm,
-    [OCT_OP_ADD_NORM] = op_norm,       [OCT_OP_QUANTISE] = op_quantise,
-    [OCT_OP_LINEAR] = op_linear,       [OCT_OP_ROPE_STORE] = oct_cpu_rope_store,
-    [OCT_OP_ATTENTION] = oct_cpu_attention, [OCT_OP_ROUTE] = op_route,
-    [OCT_OP_EXPERTS] = oct_cpu_experts, [OCT_OP_COMBINE] = op_combine,
-    [OCT_OP_SELECT] = op_select,       [OCT_OP_HEAD] = op_head,
+    [OCT_OP_EMBED] = op_embed,
+    [OCT_OP_NORM] = op_norm,
+    [OCT_OP_ADD_NORM] = op_norm,
+    [OCT_OP_QUANTISE] = op_quantise,
+    [OCT_OP_LINEAR] = op_linear,
+    [OCT_OP_ROPE_STORE] = oct_cpu_rope_store,
+    [OCT_OP_ATTENTION] = oct_cpu_attention,
+    [OCT_OP_ROUTE] = op_route,
+    [OCT_OP_EXPERTS] = oct_cpu_experts,
+    [OCT_OP_COMBINE] = op_combine,
+    [OCT_OP_SELECT] = op_select,
+    [OCT_OP_HEAD] = op_head,
 };
