@@ -2,27 +2,9 @@
 # octet under mpirun: the same logits, perplexity and text for any number of ranks, in both layouts;
 # what cannot be divided is refused by all ranks together.
 set -u
-octet=$OCT_TEST_OCTET
-models=$OCT_TEST_MODELS
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-fails=0
-
-say() { printf '%s\n' "$*"; }
-bad() {
-    say "FAILED: $*"
-    fails=$((fails + 1))
-}
-
-if ! command -v mpirun >/dev/null || [ ! -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
-    say "SKIPPED: no mpirun, or built without MPI"
-    exit 77
-fi
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Ranks share cores here, so they must give them up while they wait. Open MPI leaks at exit.
-# AddressSanitizer's dlopen does not look where the program says.
-export LD_LIBRARY_PATH=$OCT_TEST_BUILD/mpi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export OMPI_MCA_mpi_yield_when_idle=1 ASAN_OPTIONS=detect_leaks=0
+. "$(dirname "$0")/mpi_rig.sh"
 
 ranks() { # ranks N COMMAND...
     local n=$1

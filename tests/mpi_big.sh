@@ -3,33 +3,15 @@
 # eighth, and no more is resident after it has computed; the ranks' ranges together are the file.
 # With parts on disk each has its own part open, and no other file is there.
 set -u
-octet=$OCT_TEST_OCTET
 n=8
-fails=0
-
-say() { printf '%s\n' "$*"; }
-bad() {
-    say "FAILED: $*"
-    fails=$((fails + 1))
-}
-
-if ! command -v mpirun >/dev/null || [ ! -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
-    say "SKIPPED: no mpirun, or built without MPI"
-    exit 77
-fi
+work=$(mktemp -d "$OCT_TEST_BUILD/big-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/mpi_rig.sh"
 free_kib=$(df -Pk "$OCT_TEST_BUILD" | awk 'NR == 2 { print $4 }')
 have_kib=$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)
 if [ "$free_kib" -lt $((3 << 20)) ] || [ "$have_kib" -lt $((3 << 20)) ]; then
-    say "SKIPPED: needs 3 GiB of disk in $OCT_TEST_BUILD and 3 GiB of memory"
-    exit 77
+    skip "needs 3 GiB of disk in $OCT_TEST_BUILD and 3 GiB of memory"
 fi
-work=$(mktemp -d "$OCT_TEST_BUILD/big-XXXXXX")
-trap 'rm -rf "$work"' EXIT
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# AddressSanitizer's dlopen does not look where the program says.
-export LD_LIBRARY_PATH=$OCT_TEST_BUILD/mpi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export OMPI_MCA_mpi_yield_when_idle=1 ASAN_OPTIONS=detect_leaks=0
-
 "$1" "$work/big.gguf" || exit 1
 file_bytes=$(stat -c %s "$work/big.gguf")
 [ "$file_bytes" -ge $((1 << 30)) ] || bad "the model has $file_bytes bytes"

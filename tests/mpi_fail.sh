@@ -3,28 +3,12 @@
 # while nothing happens; ranks that do not fit together. Each ends within a time, not with 0, and
 # says which rank it was.
 set -u
-octet=$OCT_TEST_OCTET
-model=$OCT_TEST_MODELS/tiny-grok.gguf
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-fails=0
+. "$(dirname "$0")/mpi_rig.sh"
+model=$models/tiny-grok.gguf
 limit=10 # seconds from the failure to the end of the job
 
-say() { printf '%s\n' "$*"; }
-bad() {
-    say "FAILED: $*"
-    sed 's/^/    /' "$work/err" | head -n 12
-    fails=$((fails + 1))
-}
-
-if ! command -v mpirun >/dev/null || [ ! -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
-    say "SKIPPED: no mpirun, or built without MPI"
-    exit 77
-fi
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# AddressSanitizer's dlopen does not look where the program says.
-export LD_LIBRARY_PATH=$OCT_TEST_BUILD/mpi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export OMPI_MCA_mpi_yield_when_idle=1 ASAN_OPTIONS=detect_leaks=0
 launch() { timeout -k 5 120 mpirun --oversubscribe --bind-to none "$@"; }
 
 # ---- ranks that end -----------------------------------------------------------------------------
@@ -38,25 +22,7 @@ for i in $(seq 100); do
 done >"$work/long"
 mkfifo "$work/fifo"
 
-# Sets pid[RANK], once all N ranks have begun to work.
-find_ranks() {
-    local n=$1 tries p r env
-    for tries in $(seq 300); do
-        pid=()
-        for p in $(pgrep -x octet); do
-            env=$(tr '\0' '\n' 2>/dev/null <"/proc/$p/environ") 2>/dev/null
-            grep -q "^OCT_TEST_JOB=$work\$" <<<"$env" || continue
-            r=$(sed -n 's/^OMPI_COMM_WORLD_RANK=//p' <<<"$env")
-            [ -n "$r" ] && pid[r]=$p
-        done 2>/dev/null
-        [ ${#pid[@]} -eq "$n" ] && grep -q 'ranks by' "$work/err" && return 0
-        sleep 0.1
-    done
-    return 1
-}
-runs() { grep -qE '^[0-9]+ \(octet\) [^Z]' "/proc/$1/stat" 2>/dev/null; }
 ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
-export OCT_TEST_JOB=$work
 
 for phase in prefill decode idle; do
     for signal in KILL STOP; do

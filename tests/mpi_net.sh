@@ -6,39 +6,21 @@
 #     mpi_net.sh RELAY     the program made from relay.c
 set -u
 relay=$1
-octet=$OCT_TEST_OCTET
-model=$OCT_TEST_MODELS/tiny-grok.gguf
 work=$(mktemp -d)
-fails=0
+trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/mpi_rig.sh"
+model=$models/tiny-grok.gguf
 limit=10  # seconds from a failure to the end of the job
 n_nodes=4
 
-say() { printf '%s\n' "$*"; }
-bad() {
-    say "FAILED: $*"
-    [ ! -f "$work/err" ] || sed 's/^/    /' "$work/err" | head -n 12
-    fails=$((fails + 1))
-}
-skip() {
-    say "SKIPPED: $*"
-    rm -rf "$work"
-    exit 77
-}
-
 [ "$(id -u)" = 0 ] || skip "making network namespaces takes root"
 command -v ip >/dev/null || skip "no ip (package iproute2)"
-command -v mpirun >/dev/null && [ -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ] ||
-    skip "no mpirun, or built without MPI"
 own=(--net --uts --ipc --pid --mount)
 unshare "${own[@]}" --fork --mount-proc true 2>/dev/null || skip "namespaces cannot be made here"
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export LD_LIBRARY_PATH=$OCT_TEST_BUILD/mpi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export OMPI_MCA_mpi_yield_when_idle=1 ASAN_OPTIONS=detect_leaks=0
 export OMPI_MCA_btl=self,tcp OMPI_MCA_plm_rsh_agent=$work/agent
 export OMPI_MCA_oob_tcp_keepalive_time=4 OMPI_MCA_oob_tcp_keepalive_intvl=2 \
     OMPI_MCA_oob_tcp_keepalive_probes=2
-export OCT_TEST_JOB=$work
 
 # ---- hosts --------------------------------------------------------------------------------------
 # Namespaces have no names that could be left behind: they live as long as their first process, which
@@ -161,24 +143,6 @@ done
 for i in $(seq 100); do
     printf 'hacker %d: what can we do about the weather in the north in winter?\n' "$i"
 done >"$work/prompts"
-
-# Sets pid[RANK], once all N ranks have begun to work.
-find_ranks() {
-    local n=$1 p r env
-    for _ in $(seq 300); do
-        pid=()
-        for p in $(pgrep -x octet); do
-            env=$(tr '\0' '\n' 2>/dev/null <"/proc/$p/environ") 2>/dev/null
-            grep -q "^OCT_TEST_JOB=$work\$" <<<"$env" || continue
-            r=$(sed -n 's/^OMPI_COMM_WORLD_RANK=//p' <<<"$env")
-            [ -n "$r" ] && pid[r]=$p
-        done 2>/dev/null
-        [ ${#pid[@]} -eq "$n" ] && grep -q 'ranks by' "$work/err" && return 0
-        sleep 0.1
-    done
-    return 1
-}
-runs() { grep -qE '^[0-9]+ \(octet\) [^Z]' "/proc/$1/stat" 2>/dev/null; }
 
 lose() { # lose N RANK kill|cut WHAT: how is the rank lost, and how is that told?
     local n=$1 rank=$2 how=$3 what="$4, rank $2 of $1: $3" job start code ms line p
