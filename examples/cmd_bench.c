@@ -30,7 +30,8 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
         OCT_ROW_TEXT('d', "depth", &text[2], "LIST", "positions held before [0]"),
         OCT_ROW_TEXT('b', "batch", &text[3], "LIST", "sequences decoded together [1]"),
         OCT_ROW_INT('r', "repeat", &b->repeats, 1, OCT_BENCH_REPEATS, "N", "repetitions [9]"),
-        OCT_ROW_INT(0, "chunk", &b->chunk, 1, 16384, "N", "prompt tokens evaluated together [512]"),
+        OCT_ROW_INT(0, "chunk", &b->chunk, 1, 16384, "N",
+                    "prompt tokens evaluated together [512; with AMX 2048]"),
         OCT_ROW_CHOICE(0, "kv", &b->kv, "f16|bf16|f32", "type of the KV cache [f16]"),
         OCT_ROW_CHOICE(0, "act", &b->act, "i16|i8", "activations in 16 or in 8 bits [i16]"),
         OCT_ROW_CHOICE(0, "weights", &b->weights, "auto|mapped|owned",
@@ -279,7 +280,7 @@ int oct_cmd_bench(int argc, char **argv)
                    .batches = {{1}, 1},
                    .n_decode = 16,
                    .repeats = 9,
-                   .chunk = 512,
+                   .chunk = oct_session_default_chunk(),
                    .layers = 2,
                    .vocab = 4096,
                    .seed = 1};

@@ -172,7 +172,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     memset(p, 0, sizeof *p);
     p->n_ctx = n_ctx;
     p->n_seqs = n_seqs;
-    p->chunk = o->chunk ? o->chunk : 512;
+    p->chunk = o->chunk ? o->chunk : oct_session_default_chunk();
     if (p->chunk / n_seqs > n_ctx) /* no more rows than positions */
         p->chunk = n_ctx * n_seqs;
     p->n_threads = (int)o->n_threads;

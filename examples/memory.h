@@ -39,8 +39,8 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
     OCT_ROW_INT('t', "threads", &(s).n_threads, 1, 1024, "N",                           \
                 "threads [one per physical core that may be used]"),                    \
         OCT_ROW_INT(0, "chunk", &(s).chunk, 1, 16384, "N",                              \
-                    "prompt tokens evaluated together [512]; changes speed and\n"       \
-                    "memory, never the result"),                                        \
+                    "prompt tokens evaluated together [512; with AMX 2048];\n"          \
+                    "changes speed and memory, never the result"),                      \
         OCT_ROW_CHOICE(0, "kv", &(s).kv, "f16|bf16|f32", "type of the KV cache [f16]"), \
         OCT_ROW_CHOICE(0, "act", &(s).act, "i16|i8",                                    \
                        "activations in 16 bits, or in 8: prompts up to twice as\n"      \

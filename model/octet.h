@@ -110,7 +110,8 @@ typedef enum oct_act { OCT_ACT_I16, OCT_ACT_I8 } oct_act;
 typedef struct oct_session_params {
     int64_t n_ctx;  /* positions per sequence; 0: the model's */
     int64_t n_seqs; /* sequences; 0: 1 */
-    int64_t chunk;  /* tokens evaluated together at most; 0: 512 */
+    int64_t chunk;  /* tokens evaluated together at most; 0: as many as keep this machine's
+                       arithmetic busy, see oct_session_default_chunk */
     oct_act act;
     int n_threads; /* 0: one per physical core that this process may use */
     oct_kv kv;
@@ -125,6 +126,10 @@ typedef struct oct_session_params {
     const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
                                    NULL: never */
 } oct_session_params;
+
+/* params.chunk where it is 0 and the machine decides, $OCTET_ISA included: 512, or 2048 with
+ * AMX, which is so fast that with fewer tokens it waits for the weights. Thread-safe. */
+OCT_API int64_t oct_session_default_chunk(void);
 
 /* What a session takes, computed by the code that allocates it. Bytes. */
 typedef struct oct_session_need {

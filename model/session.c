@@ -6,7 +6,7 @@
 #include "threads.h"
 #include "topology.h"
 
-enum { DEFAULT_CHUNK = 512, MAX_SEQS = 4096 };
+enum { MAX_SEQS = 4096 };
 
 /* What the parameters come to on this machine. */
 typedef struct resolved {
@@ -97,7 +97,8 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
 {
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
-    r->chunk = p->chunk ? p->chunk : DEFAULT_CHUNK;
+    OCT_TRY(resolve_isa(p->isa, &r->isa, err));
+    r->chunk = p->chunk ? p->chunk : oct_kernel_rows[r->isa].chunk;
     OCT_TRY(choose_shard(m, p, &r->shard, err));
     OCT_TRY(oct_topology_load(p->topology, &r->topology, err));
     choose_threads(m, p, r);
@@ -109,7 +110,7 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
     OCT_TRY(in_range("activations", p->act, OCT_ACT_I16, OCT_ACT_I8, err));
     if (r->chunk > r->n_ctx * r->n_seqs) /* never more rows than there are positions */
         r->chunk = r->n_ctx * r->n_seqs;
-    return resolve_isa(p->isa, &r->isa, err);
+    return OCT_OK;
 }
 
 /* Everything but memory: graph, plan and cache sizes. s is zeroed; freed by oct_session_free in any
@@ -260,6 +261,13 @@ static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
                      4 * d * (4 + (uint64_t)c->n_experts);
     return (uint64_t)c->n_layers * layer + vocab * (uint64_t)l->embedding.slice_rows_pad * d * 2 +
            4 * d;
+}
+
+int64_t oct_session_default_chunk(void)
+{
+    oct_isa isa;
+    oct_error ignored = {0}; /* who makes a session is told */
+    return oct_kernel_rows[resolve_isa(NULL, &isa, &ignored) == OCT_OK ? isa : OCT_ISA_REF].chunk;
 }
 
 oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,

@@ -196,6 +196,8 @@ check "and without a message" bash -c '! grep -q ^octet: err'
 octet_ok run -m "$tiny" -p And --dry-run
 check "--dry-run" grep -qE '^  total .* fits$' out
 check "--dry-run: nothing else" [ ! -s err ]
+OCTET_ISA=ref octet_ok run -m "$tiny" -p And -c 1000 --dry-run
+check "--dry-run: the chunk that the machine chooses" grep -q "chunks of 512" out
 octet_ok ppl -m "$tiny" -f many --dry-run
 octet_ok logits -m "$tiny" --ids ids --dry-run
 check "the header of a whole Grok-1" "$1" grok-1.gguf

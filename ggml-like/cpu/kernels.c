@@ -16,6 +16,7 @@ const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
         .isa = OCT_ISA_REF,
         .name = "ref",
         .panels = 1,
+        .chunk = 512,
 #define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__ref,
 #include "kernels.inc"
     },
@@ -23,6 +24,7 @@ const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
         .isa = OCT_ISA_AVX2,
         .name = "avx2",
         .panels = 1,
+        .chunk = 512,
 #define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx2,
 #include "kernels.inc"
     },
@@ -30,6 +32,7 @@ const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
         .isa = OCT_ISA_AVX512,
         .name = "avx512",
         .panels = 1,
+        .chunk = 512,
 #define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx512,
 #include "kernels.inc"
     },
@@ -37,6 +40,7 @@ const oct_kernels oct_kernel_rows[OCT_ISA_COUNT] = {
         .isa = OCT_ISA_AMX,
         .name = "amx",
         .panels = 4,
+        .chunk = 2048,
 #define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx512,
 #define OCT_KERNEL_AMX_SLOT(slot) .slot = oct_k_##slot##__amx,
 #include "kernels.inc"

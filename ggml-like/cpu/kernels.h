@@ -129,6 +129,7 @@ typedef struct oct_kernels {
     oct_isa isa;
     const char *name; /* "ref", "avx2", "avx512", "amx" */
     int panels;       /* of a call of linear, at its best, where rows are many */
+    int chunk;        /* tokens of a prompt that keep memory from being the limit of linear */
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;
