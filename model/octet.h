@@ -110,8 +110,9 @@ typedef enum oct_act { OCT_ACT_I16, OCT_ACT_I8 } oct_act;
 typedef struct oct_session_params {
     int64_t n_ctx;  /* positions per sequence; 0: the model's */
     int64_t n_seqs; /* sequences; 0: 1 */
-    int64_t chunk;  /* tokens evaluated together at most; 0: as many as keep this machine's
-                       arithmetic busy, see oct_session_default_chunk */
+    int64_t chunk; /* tokens evaluated together at most, the same number on all ranks; 0: as many as
+                       keep the machine's arithmetic busy, see oct_session_default_chunk; 512 on
+                       ranks, whose machines may differ */
     oct_act act;
     int n_threads; /* 0: one per physical core that this process may use */
     oct_kv kv;

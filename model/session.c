@@ -98,7 +98,8 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
     OCT_TRY(resolve_isa(p->isa, &r->isa, err));
-    r->chunk = p->chunk ? p->chunk : oct_kernel_rows[r->isa].chunk;
+    bool ranks = p->comm && p->comm->size > 1;
+    r->chunk = p->chunk ? p->chunk : oct_kernel_rows[ranks ? OCT_ISA_REF : r->isa].chunk;
     OCT_TRY(choose_shard(m, p, &r->shard, err));
     OCT_TRY(oct_topology_load(p->topology, &r->topology, err));
     choose_threads(m, p, r);

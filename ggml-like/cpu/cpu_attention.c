@@ -190,10 +190,14 @@ static void attend_split(oct_cpu_run *c, attention_job *j)
     }
 }
 
-/* Whether blocks are shared: the same answer on every thread and in every domain. */
+/* Whether blocks are shared, as there are few of the rank's heads: the same answer on every thread
+ * and in every domain. */
 static bool is_split(const oct_cpu *cpu, const oct_node *n, int64_t rows)
 {
-    return rows <= SPLIT_ROWS && rows * n->attn->n_kv_heads < 2 * cpu->base.n_threads;
+    const oct_attn_shape *a = n->attn;
+    int64_t slices = oct_shard_n_slices(&cpu->shard, OCT_SHARD_OF_ATTENTION);
+    return rows <= SPLIT_ROWS &&
+           rows * (a->n_kv_heads / a->n_slices) * slices < 2 * cpu->base.n_threads;
 }
 
 size_t oct_cpu_attention_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows)

@@ -73,8 +73,11 @@ oct_isa oct_isa_detect(void)
 
 int64_t oct_stream_ahead(void)
 {
-    /* Measured: Zen 5 reads 5 % faster with one line fetched 4 KiB ahead for every 256 bytes. Zen 4
-     * reads up to 20 % slower so, wherever the stream ends and another one begins. */
+    /* Measured with AVX-512: Zen 5 reads 5 % faster with one line fetched 4 KiB ahead for every
+     * 256 bytes; Zen 4 reads up to 20 % slower so, wherever one stream ends and another begins.
+     * With AVX2 on Zen 4, 1 and 2 threads: 93 and 95 % of the read probe with nothing fetched
+     * ahead, 86 and 94 % with 4 KiB, 88 and 90 % with 8. Zen 3 has the same family number; it was
+     * not measured. */
     enum { SIGNATURE_AMD_EBX = 0x68747541, FAMILY_ZEN_4 = 0x19 }; /* "Auth" */
     uint32_t r[4] = {0};
     __get_cpuid(0, &r[EAX], &r[EBX], &r[ECX], &r[EDX]);

@@ -48,7 +48,8 @@ typedef struct oct_linear_args {
     const uint8_t *panel;   /* the first */
     const uint16_t *scales; /* [n_panels][unit_groups][64] bf16, 64-byte aligned */
     const uint8_t *next;    /* what is read after them, to be fetched ahead; NULL: what follows */
-    int64_t ahead;          /* bytes that a stream from memory is fetched ahead; 0: not at all */
+    int64_t ahead;          /* bytes that a stream from memory is fetched ahead; 0: no further
+                               than it is loaded */
     const oct_act_layout *act;
     const void *const *rows; /* [n_rows] rows written by the same ISA's act_quantise */
     int64_t n_rows;
