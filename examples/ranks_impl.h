@@ -37,7 +37,7 @@ typedef struct oct_rank_pace {
 } oct_rank_pace;
 
 /* To be called on all ranks; d_model and n_threads of rank 0 count, each reads with its own isa.
- * About 70 ms. */
+ * Reads 32 MiB per thread once, from memory: 0.1 s. */
 OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
                                            oct_rank_pace *pace, oct_error *err);
 

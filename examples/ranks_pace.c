@@ -2,15 +2,18 @@
  * time that their messages take. */
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "cli.h"
+#include "memory.h"
 #include "model_impl.h"
 #include "predict.h"
 #include "probe.h"
 #include "ranks_impl.h"
 #include "shard.h"
 
-enum { FOLDS = 32, LONG_VECTOR = 8, READ_BYTES = 64 << 20 };
+enum { FOLDS = 32, LONG_VECTOR = 8, LINE = 64, PAGE = 4096, HUGE_PAGE = 2 << 20 };
+static const size_t READ_BYTES = 32 << 20, READ_MOST = (size_t)4 << 30; /* per thread; of all */
 
 /* The fastest of some folds: what the exchange takes when nobody is late. */
 static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, oct_error *err)
@@ -24,18 +27,58 @@ static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, o
     return OCT_OK;
 }
 
-/* 0 if it cannot be measured. */
-static double time_reading(void *room, int n_threads, oct_isa isa)
+/* Memory to read, in the caches of no core; ranks on one host have one each. NULL: there is none. */
+static char *new_block(int n_threads, size_t *bytes)
+{
+    oct_memory have;
+    oct_memory_have("", &have);
+    uint64_t share = (have.system < have.cgroup ? have.system : have.cgroup) / 32;
+    size_t n = (size_t)n_threads * READ_BYTES;
+    n = n < READ_MOST ? n : READ_MOST;
+    n = n < share ? n : (size_t)share;
+    char *p = NULL;
+    for (; n >= HUGE_PAGE && !p; n /= 2) {
+        *bytes = n / HUGE_PAGE * HUGE_PAGE;
+        p = aligned_alloc(HUGE_PAGE, *bytes);
+    }
+    if (p)
+        (void)madvise(p, *bytes, MADV_HUGEPAGE); /* fewer faults; a refusal costs time only */
+    return p;
+}
+
+/* A thread's part is that which it will read: so it lies on its NUMA node. What writing left in
+ * caches is put out of them, however large they are. */
+static void touch_thread(void *ctx, int thread, int n_threads)
+{
+    const oct_probe_span *span = ctx;
+    char *p = (char *)(uintptr_t)span->data;
+    int64_t lo, hi;
+    oct_team_range((int64_t)(span->bytes / 256), thread, n_threads, &lo, &hi);
+    for (int64_t i = 256 * lo; i < 256 * hi; i += PAGE)
+        p[i] = 1;
+    for (int64_t i = 256 * lo; i < 256 * hi; i += LINE)
+        __builtin_ia32_clflush(p + i);
+    __builtin_ia32_mfence();
+}
+
+/* All ranks read at once. *rate: 0 if this one cannot measure it. */
+static oct_status time_reading(oct_comm *c, int n_threads, oct_isa isa, double *all, double *rate,
+                               oct_error *err)
 {
     oct_team *team = NULL;
-    oct_error err = {0};
-    const oct_probe_span span = {room, READ_BYTES};
-    if (oct_team_new(n_threads, NULL, &team, &err) != OCT_OK)
-        return 0;
-    double first = oct_probe_read(team, isa, 4096, &span, 1);
-    double second = oct_probe_read(team, isa, 4096, &span, 1);
+    oct_error none = {0};
+    size_t bytes = 0;
+    char *block = new_block(n_threads, &bytes);
+    oct_probe_span span = {block, bytes};
+    *rate = 0;
+    if (block && oct_team_new(n_threads, NULL, &team, &none) == OCT_OK)
+        oct_team_run(team, touch_thread, &span);
+    oct_status status = c->gather(c, rate, sizeof *rate, all, err);
+    if (status == OCT_OK && team)
+        *rate = oct_probe_read(team, isa, (size_t)oct_stream_ahead(), &span, 1);
     oct_team_free(team);
-    return fmax(first, second);
+    free(block);
+    return status == OCT_OK ? c->gather(c, rate, sizeof *rate, all, err) : status;
 }
 
 oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
@@ -44,28 +87,27 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa
     int64_t told[2] = {d_model, n_threads};
     OCT_TRY(c->broadcast(c, told, sizeof told, err));
     int64_t n = told[0] < 64 ? 64 : told[0] > 1 << 16 ? 1 << 16 : told[0];
-    float *room = aligned_alloc(64, READ_BYTES);
+    float *x = calloc((size_t)(LONG_VECTOR * n), sizeof *x);
     double *all = malloc((size_t)c->size * sizeof *all);
     double brief = 0, lengthy = 0, read = 0;
-    oct_status status =
-        room && all ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory to measure");
-    for (size_t i = 0; status == OCT_OK && i < READ_BYTES / sizeof *room; i++)
-        room[i] = 1e-3f;
+    oct_status status = x && all ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory to measure");
     if (status == OCT_OK)
-        status = time_fold(c, room, n, &brief, err);
+        status = time_fold(c, x, n, &brief, err);
     if (status == OCT_OK)
-        status = time_fold(c, room, LONG_VECTOR * n, &lengthy, err);
-    if (status == OCT_OK) {
-        read = time_reading(room, told[1] < 1 ? 1 : told[1] > 256 ? 256 : (int)told[1], isa);
-        status = c->gather(c, &read, sizeof read, all, err);
-    }
+        status = time_fold(c, x, LONG_VECTOR * n, &lengthy, err);
+    if (status == OCT_OK)
+        status = time_reading(c,
+                              told[1] < 1     ? 1
+                              : told[1] > 256 ? 256
+                                              : (int)told[1],
+                              isa, all, &read, err);
     for (int r = 0; r < c->size && status == OCT_OK; r++)
         read = fmin(read, all[r]);
     pace->per_float = fmax(0, (lengthy - brief) / (double)((LONG_VECTOR - 1) * n));
     pace->latency = fmax(0, brief - pace->per_float * (double)n);
     pace->read = fmax(read, 1e8);
     free(all);
-    free(room);
+    free(x);
     if (status == OCT_ERR_MEMORY)
         c->broken = true; /* the others fold by now */
     return status;
