@@ -175,7 +175,8 @@ static double predict(const run_state *s)
     int64_t depth = s->depth + s->n / 2;
     return s->batch == 1 && s->decoding
                ? oct_rank_predict(s->rig->b->model, s->rig->comm->size,
-                                  oct_ranks_layout(OCT_SHARD_BY_SLICE), depth, oct_ranks_pace())
+                                  oct_ranks_layout(OCT_SHARD_BY_SLICE), depth,
+                                  s->rig->b->kv == OCT_KV_CACHE_F32 ? 4 : 2, oct_ranks_pace())
                : 0;
 }
 

@@ -48,8 +48,8 @@ static json_t *row_of(const oct_token_cost *k, double compute, double one, const
                      one / seconds, "exchange_share", k->exchange / seconds);
 }
 
-static oct_status simulate(const oct_grok_config *c, const cluster *n, double depth, json_t *rows,
-                           oct_error *err)
+static oct_status simulate(const oct_grok_config *c, const cluster *n, double depth,
+                           int64_t kv_elem, json_t *rows, oct_error *err)
 {
     oct_grok_layouts l;
     oct_shard s;
@@ -65,7 +65,7 @@ static oct_status simulate(const oct_grok_config *c, const cluster *n, double de
                 return oct_fail(err, OCT_ERR_ARG, "bench: %d nodes: %s", size, wrong);
             if (wrong)
                 continue;
-            oct_token_cost cost = oct_predict_token(c, &l, &s, depth, &n->net);
+            oct_token_cost cost = oct_predict_token(c, &l, &s, depth, kv_elem, &n->net);
             double compute = cost.bytes / n->read;
             one = size == 1 ? compute : one;
             json_array_append_new(rows, row_of(&cost, compute, one, &s));
@@ -119,7 +119,7 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     if (!(n.read > 0))
         return -1;
     json_t *rows = json_array();
-    oct_status s = simulate(&c, &n, depth, rows, &err);
+    oct_status s = simulate(&c, &n, depth, b->kv == OCT_KV_CACHE_F32 ? 4 : 2, rows, &err);
     int code = OCT_EXIT_OK;
     if (s != OCT_OK) {
         code = oct_cli_fail(&err);

@@ -36,7 +36,7 @@ static double unit_bytes(const oct_q8_layout *l)
 }
 
 static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
-                         double depth)
+                         double depth, int64_t kv_elem)
 {
     double attn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION);
     double ffn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_EXPERTS);
@@ -44,7 +44,7 @@ static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, co
     double slices = (double)c->n_slices, d = (double)c->d_model, experts = (double)c->n_used;
     if (s->whole_experts)
         experts = most_on_a_node(s->size, s->experts.end - s->experts.first, c->n_used);
-    double kv = 2.0 * 2.0 * depth * (double)(c->n_kv_heads * c->head_dim) * attn / slices;
+    double kv = 2.0 * depth * (double)(kv_elem * c->n_kv_heads * c->head_dim) * attn / slices;
     double layer = attn * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) + kv +
                    experts * ffn * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
                    4 * d * (4 + (c->n_experts > 1 ? (double)c->n_experts : 0));
@@ -65,9 +65,10 @@ static void add_all(oct_token_cost *k, const oct_network *net, double ranks, dou
 }
 
 oct_token_cost oct_predict_token(const oct_grok_config *c, const oct_grok_layouts *l,
-                                 const oct_shard *s, double depth, const oct_network *net)
+                                 const oct_shard *s, double depth, int64_t kv_elem,
+                                 const oct_network *net)
 {
-    oct_token_cost k = {.bytes = bytes_read(c, l, s, depth)};
+    oct_token_cost k = {.bytes = bytes_read(c, l, s, depth, kv_elem)};
     double ranks = s->size, d = (double)c->d_model * sizeof(float);
     bool one_sum = s->whole_experts && c->n_used <= 2;
     if (s->size == 1)

@@ -18,8 +18,10 @@ typedef struct oct_token_cost {
 } oct_token_cost;
 
 /* One token of one sequence with `depth` positions before it; routing is taken as uniform. s: any
- * rank's. Its seconds are bytes / (bytes per second that a rank reads) + exchange. Pure. */
+ * rank's. kv_elem: bytes of an element of the KV cache. Its seconds are bytes / (bytes per second
+ * that a rank reads) + exchange. Pure. */
 oct_token_cost oct_predict_token(const oct_grok_config *c, const oct_grok_layouts *l,
-                                 const oct_shard *s, double depth, const oct_network *net);
+                                 const oct_shard *s, double depth, int64_t kv_elem,
+                                 const oct_network *net);
 
 #endif

@@ -91,7 +91,8 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
         if (!(all.can >> k & 1))
             continue;
         /* on average caches are half full */
-        double seconds = oct_rank_predict(m, job->size, (oct_shard_by)k, p->n_ctx / 2, &pace);
+        double seconds = oct_rank_predict(m, job->size, (oct_shard_by)k, p->n_ctx / 2,
+                                          p->kv == OCT_KV_CACHE_F32 ? 4 : 2, &pace);
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
                       1e3 * seconds, oct_shard_name((oct_shard_layout)k),
                       all.fit >> k & 1 ? "" : " (not enough memory)");

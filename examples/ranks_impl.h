@@ -41,10 +41,10 @@ typedef struct oct_rank_pace {
 OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
                                            oct_rank_pace *pace, oct_error *err);
 
-/* Seconds for a token of one sequence behind `depth` others (predict.h); infinite if such ranks
- * cannot share the model. */
+/* Seconds for a token of one sequence behind `depth` others (predict.h), with kv_elem bytes
+ * for an element of the KV cache; infinite if such ranks cannot share the model. */
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
-                        const oct_rank_pace *pace);
+                        int64_t kv_elem, const oct_rank_pace *pace);
 
 /* Where the time of some work went, seconds on this rank: its own computing; its messages, had
  * nobody been late; the rest of what it spent on them, which is waiting for the slowest rank. */

@@ -122,14 +122,15 @@ static oct_network network_of(const oct_rank_pace *pace, int n_ranks)
 }
 
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
-                        const oct_rank_pace *pace)
+                        int64_t kv_elem, const oct_rank_pace *pace)
 {
     oct_shard s;
     const oct_network net = network_of(pace, n_ranks);
     if (oct_shard_make((oct_shard_layout)by, 0, n_ranks, m->config.n_slices, m->config.n_experts,
                        &s))
         return INFINITY;
-    oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &s, (double)depth, &net);
+    oct_token_cost cost =
+        oct_predict_token(&m->config, &m->layouts, &s, (double)depth, kv_elem, &net);
     return cost.bytes / pace->read + cost.exchange;
 }
 

@@ -14,6 +14,7 @@ typedef struct report {
     const oct_phase_time *phase; /* [OCT_PHASES] */
     oct_shard_by by;
     const oct_rank_pace *pace;
+    int64_t kv_elem;
 } report;
 
 /* Milliseconds per token. */
@@ -104,9 +105,9 @@ static void print_prediction(const report *r, double between)
 {
     const oct_phase_time *p = &r->phase[OCT_PHASE_TEXT];
     int64_t depth = oct_session_pos(r->session, 0) - p->tokens / 2;
-    double ms =
-        1e3 * oct_rank_predict(r->model, r->comm->size, r->by, depth > 0 ? depth : 0, r->pace) +
-        between;
+    double ms = 1e3 * oct_rank_predict(r->model, r->comm->size, r->by, depth > 0 ? depth : 0,
+                                       r->kv_elem, r->pace) +
+                between;
     double measured = total(per_token(r, &p->all, (double)p->tokens)) + between;
     fprintf(stderr, "%-9s %.2f tokens/s; measured %.2f, %.1f %%\n", "predicted", 1e3 / ms,
             1e3 / measured, 100 * ms / measured);
@@ -119,7 +120,7 @@ void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_m
     oct_session_parts parts;
     char b[24];
     oct_session_get_parts(s, &parts);
-    const report r = {c, m, s, parts.phase, by, pace};
+    const report r = {c, m, s, parts.phase, by, pace, (int64_t)parts.kv->elem_bytes};
     const oct_phase_time *prompt = &r.phase[OCT_PHASE_PROMPT], *t = &r.phase[OCT_PHASE_TEXT];
     double tokens = fmax(1, (double)(prompt->tokens + t->tokens)), between = 0;
     if (t->tokens > 0 && token_seconds > 0)

@@ -281,7 +281,7 @@ static void check(const oct_network *speed)
             oct_shard shard;
             assert_null(oct_shard_make((oct_shard_layout)by, 0, size, m->config.n_slices,
                                        m->config.n_experts, &shard));
-            oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &shard, 0, speed);
+            oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &shard, 0, 2, speed);
             double found = 0, off = 1;
             for (int tries = 0; tries < 5 && fabs(off) > TOLERANCE; tries++) {
                 found = measure(m, size, (oct_shard_by)by, speed);
