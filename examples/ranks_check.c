@@ -60,11 +60,22 @@ static int32_t count_cpus(pid_t pid, cpu_set_t *set)
     return sched_getaffinity(pid, sizeof *set, set) == 0 ? CPU_COUNT(set) : 0;
 }
 
+static void find_boot(char boot[40])
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f)
+        return;
+    if (fscanf(f, "%39s", boot) != 1)
+        boot[0] = 0;
+    fclose(f);
+}
+
 void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
                           oct_rank_report *r)
 {
     memset(r, 0, sizeof *r);
     gethostname(r->host, sizeof r->host - 1);
+    find_boot(r->boot);
     strncpy(r->version, oct_version(), sizeof r->version - 1);
     dl_iterate_phdr(find_build_id, r->build);
     cpu_set_t parent;
@@ -93,12 +104,19 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     r->isa = (int32_t)isa;
 }
 
+/* Hosts may have the same name, and containers on one of them other names. */
+static bool same_machine(const oct_rank_report *a, const oct_rank_report *b)
+{
+    return a->boot[0] && b->boot[0] ? strcmp(a->boot, b->boot) == 0 : strcmp(a->host, b->host) == 0;
+}
+
 bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank)
 {
     for (int i = 0; i < n; i++) {
         cpu_set_t both;
         CPU_AND(&both, &r[i].cpus, &r[rank].cpus);
-        if (i != rank && strcmp(r[i].host, r[rank].host) == 0 && CPU_COUNT(&both) > 0)
+        bool unknown = r[i].n_cpus == 0 || r[rank].n_cpus == 0;
+        if (i != rank && same_machine(&r[i], &r[rank]) && (unknown || CPU_COUNT(&both) > 0))
             return true;
     }
     return false;
@@ -177,6 +195,14 @@ int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
                 oct_kernel_rows[*isa].name, lowest, r[lowest].host, highest, r[highest].host,
                 oct_kernel_rows[r[highest].isa].name);
         warn_of_binding(r, n);
+        for (int i = 0; i < n; i++)
+            if (oct_rank_shares_cores(r, n, i)) {
+                fprintf(stderr,
+                        "ranks share cores, rank %d on %s with others: their threads are "
+                        "not bound\n",
+                        i, r[i].host);
+                break;
+            }
     }
     return problems;
 }

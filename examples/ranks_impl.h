@@ -9,6 +9,7 @@
 
 /* What a rank says of itself before anything is loaded. */
 typedef struct oct_rank_report {
+    char boot[40]; /* of the running system, "": unknown; containers have their host's */
     char host[64], version[OCT_VERSION_TEXT_MAX], build[48];
     uint64_t fingerprint, weights, need, have; /* bytes: of its part; with caches and buffers */
     int32_t isa, n_threads;
@@ -26,8 +27,9 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
  * cannot be worked with. *isa: the best kernel row that all have. */
 int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa);
 
-/* Whether a rank may use cores that another one on its host uses: then it must not bind threads, or
- * all ranks would bind theirs to the same first cores. */
+/* Whether a rank may use cores that another one on its machine uses: then it must not bind threads,
+ * or all ranks would bind theirs to the same first cores. A rank that does not know its CPUs may use
+ * all. */
 bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank);
 
 /* What the ranks can do. Seconds for a fold of n floats: latency + n * per_float. */
