@@ -184,8 +184,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->cancel = oct_cli_cancel_flag();
 }
 
-/* A file in a memory file system is in memory already; what is available does not count it. */
-static bool in_memory(const char *path)
+bool oct_cli_in_memory(const char *path)
 {
     struct statfs fs;
     return statfs(path, &fs) == 0 &&
@@ -240,7 +239,7 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     if (oct_session_estimate(m, &params, &need, &err) != OCT_OK)
         return oct_cli_fail(&err);
     char path[PATH_MAX];
-    if (in_memory(oct_ranks_path(o->model, path)))
+    if (oct_cli_in_memory(oct_ranks_path(o->model, path)))
         need.weights = 0;
     oct_memory have;
     oct_memory_have("", &have);

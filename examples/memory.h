@@ -64,6 +64,9 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                      "go on although the weights do not fit into memory: they are\n"    \
                      "then read from disk again and again")
 
+/* A file in a memory file system is in memory already; what is available does not count it. */
+bool oct_cli_in_memory(const char *path);
+
 oct_shard_by oct_cli_shard(bool by_expert, bool replicate_attention);
 /* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_by k. */
 unsigned oct_cli_shards(const oct_cli_session *o);

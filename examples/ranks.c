@@ -20,6 +20,7 @@ enum { ORDER_OPEN = 1, ORDER_FOLDS, ORDER_END };
 /* What rank 0 tells the others to do. */
 typedef struct open_order {
     int64_t what;
+    int64_t force;             /* OPEN: although the weights do not fit */
     int64_t n_floats, n_folds; /* FOLDS */
     unsigned shards;           /* OPEN: that may be chosen, see oct_cli_shards */
     oct_session_params params; /* pointers are not used */
@@ -72,8 +73,8 @@ static oct_status join(oct_error *err)
     return open(say, NULL, &job, err);
 }
 
-/* Layouts, bit k for oct_shard_by k: those that are allowed and possible, and those of them that a
- * rank has memory for. */
+/* Layouts, bit k for oct_shard_by k: those that are allowed and possible, and those of them that
+ * all hosts have memory for. */
 typedef struct layouts {
     uint32_t can, fit;
 } layouts;
@@ -111,45 +112,53 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
     return (oct_shard_by)best;
 }
 
+/* The weights need no memory of their own. */
+static bool resident(const open_order *o)
+{
+    char path[PATH_MAX];
+    return o->force || oct_cli_in_memory(oct_ranks_path(o->path, path));
+}
+
 /* Measures what the ranks can do; *by is the layout that all take. */
 static oct_status choose_layout(const open_order *o, const oct_model *m, const oct_error *opened,
                                 oct_shard_by *by, oct_error *err)
 {
     const oct_model_info *i = m ? oct_model_get_info(m) : NULL;
-    oct_rank_report r = {0}; /* without a model nothing is known against any layout */
     oct_session_params p = o->params;
-    layouts mine = {0}, *all;
+    layouts found = {0};
     int n_threads = 1;
     oct_isa isa = OCT_ISA_REF;
+    oct_status status = OCT_OK;
     p.comm = job;
     p.isa = p.topology = NULL;
-    for (int k = 0; k < OCT_SHARD_LAYOUTS; k++) {
-        uint32_t bit = o->shards & 1u << k;
-        p.shard = (oct_shard_by)k;
-        if (bit && m)
-            oct_rank_report_self(m, &p, opened, &r);
-        if (!bit || (m && r.status != OCT_OK))
-            continue;
-        mine.can |= bit;
-        mine.fit |= r.need <= r.have ? bit : 0;
-        n_threads = m ? r.n_threads : 1;
-        isa = m ? (oct_isa)r.isa : isa;
-    }
-    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, isa, &pace, err));
-    all = malloc((size_t)job->size * sizeof *all);
+    oct_rank_report *all = calloc((size_t)job->size, sizeof *all);
     if (!all)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the layouts of %d ranks", job->size);
-    oct_status status = job->gather(job, &mine, sizeof mine, all, err);
-    for (int k = 0; k < job->size && status == OCT_OK; k++) {
-        mine.can &= all[k].can;
-        mine.fit &= all[k].fit;
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", job->size);
+    for (int k = 0; k < OCT_SHARD_LAYOUTS && status == OCT_OK; k++) {
+        oct_rank_report r = {0}; /* without a model nothing is known against any layout */
+        bool can = true;
+        if (!(o->shards >> k & 1))
+            continue;
+        p.shard = (oct_shard_by)k;
+        if (m)
+            oct_rank_report_self(m, &p, opened, resident(o), &r);
+        if (m && r.status == OCT_OK) {
+            n_threads = r.n_threads;
+            isa = (oct_isa)r.isa;
+        }
+        status = job->gather(job, &r, sizeof r, all, err);
+        for (int n = 0; n < job->size; n++)
+            can = can && all[n].status == OCT_OK;
+        found.can |= can ? 1u << k : 0;
+        found.fit |= can && oct_rank_all_fit(all, job->size) ? 1u << k : 0;
     }
     free(all);
     if (status != OCT_OK)
         return status;
+    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, isa, &pace, err));
     int32_t chosen = (int32_t)*by; /* what is wrong with it the reports will say */
-    if (job->rank == 0 && mine.can)
-        chosen = (int32_t)fastest(m, &p, n_threads, mine);
+    if (job->rank == 0 && found.can)
+        chosen = (int32_t)fastest(m, &p, n_threads, found);
     OCT_TRY(job->broadcast(job, &chosen, sizeof chosen, err));
     layout = *by = (oct_shard_by)chosen;
     return OCT_OK;
@@ -193,7 +202,7 @@ static oct_status make_together(const open_order *o, oct_model *m, const oct_ses
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", job->size);
     int32_t isa;
-    oct_rank_report_self(m, &p, opened, &mine);
+    oct_rank_report_self(m, &p, opened, resident(o), &mine);
     oct_status status = job->gather(job, &mine, sizeof mine, all, err);
     if (status == OCT_OK) {
         int problems = oct_rank_compare(all, job->size, false, &isa);
@@ -283,6 +292,7 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
     }
     open_order o = {.what = ORDER_OPEN,
                     .shards = settled ? 1u << layout : oct_cli_shards(options),
+                    .force = options->force,
                     .params = *p};
     if (options->weights == OCT_CLI_WEIGHTS_OWNED)
         return oct_fail(err, OCT_ERR_ARG, "--weights owned is of one process; ranks map parts");

@@ -71,7 +71,7 @@ static void find_boot(char boot[40])
 }
 
 void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
-                          oct_rank_report *r)
+                          bool resident, oct_rank_report *r)
 {
     memset(r, 0, sizeof *r);
     gethostname(r->host, sizeof r->host - 1);
@@ -92,12 +92,15 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     oct_memory have;
     oct_memory_have("", &have);
     r->fingerprint = oct_model_get_info(m)->fingerprint;
+    const oct_model_info *info = oct_model_get_info(m);
     r->weights = need.weights;
-    r->need = need.weights + need.kv + need.buffers;
-    r->have = have.system < have.cgroup ? have.system : have.cgroup;
-    uint64_t space = address_space_left(), file = oct_model_get_info(m)->file_bytes;
-    if (space < UINT64_MAX - file && space + file < r->have) /* the file is mapped already */
-        r->have = space + need.weights;
+    r->mapped = resident ? 0 : need.weights;
+    r->need = r->mapped + need.kv + need.buffers;
+    r->have = r->host_has = have.system < have.cgroup ? have.system : have.cgroup;
+    r->file = info->part_size ? UINT64_MAX : info->file_bytes;
+    uint64_t space = address_space_left();
+    if (space < UINT64_MAX - info->file_bytes && space + info->file_bytes < r->have)
+        r->have = space + r->mapped; /* the file is mapped already */
     r->n_threads = need.n_threads;
     oct_isa isa = OCT_ISA_REF;
     (void)oct_isa_parse(need.isa, &isa);
@@ -120,6 +123,37 @@ bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank)
             return true;
     }
     return false;
+}
+
+/* ---- memory of hosts ------------------------------------------------------------------------ */
+
+static bool same_host(const oct_rank_report *a, const oct_rank_report *b)
+{
+    return strcmp(a->host, b->host) == 0 && same_machine(a, b);
+}
+
+bool oct_rank_host_fits(const oct_rank_report *r, int n, int i, uint64_t *need, uint64_t *have)
+{
+    uint64_t mapped = 0, own = 0;
+    *have = UINT64_MAX;
+    for (int k = 0; k < n; k++) {
+        if (!same_host(&r[k], &r[i]))
+            continue;
+        mapped += r[k].mapped;
+        own += r[k].need - r[k].mapped;
+        *have = r[k].host_has < *have ? r[k].host_has : *have;
+    }
+    *need = own + (mapped < r[i].file ? mapped : r[i].file);
+    return *need <= *have;
+}
+
+bool oct_rank_all_fit(const oct_rank_report *r, int n)
+{
+    uint64_t need, have;
+    for (int i = 0; i < n; i++)
+        if (r[i].need > r[i].have || !oct_rank_host_fits(r, n, i, &need, &have))
+            return false;
+    return true;
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------ */
@@ -147,6 +181,25 @@ static int compare_one(const oct_rank_report *r, int i, bool print)
         oct_cli_error("rank %d on %s: its part needs %s, but only %s is available", i, r[i].host,
                       oct_cli_bytes(r[i].need, a), oct_cli_bytes(r[i].have, b));
     return problems;
+}
+
+/* Of the host that rank i is the first on. */
+static int compare_host(const oct_rank_report *r, int n, int i, bool print)
+{
+    int ranks = 0;
+    uint64_t need, have;
+    char a[24], b[24];
+    for (int k = 0; k < n; k++) {
+        if (k < i && same_host(&r[k], &r[i]))
+            return 0;
+        ranks += same_host(&r[k], &r[i]);
+    }
+    if (ranks == 1 || oct_rank_host_fits(r, n, i, &need, &have)) /* one has told already */
+        return 0;
+    if (print)
+        oct_cli_error("host %s: its %d ranks need %s together, but only %s is available", r[i].host,
+                      ranks, oct_cli_bytes(need, a), oct_cli_bytes(have, b));
+    return 1;
 }
 
 /* Launchers bind a rank to one core unless told otherwise. */
@@ -180,7 +233,7 @@ int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
     uint64_t most = 0;
     char b[24];
     for (int i = 0; i < n; i++) {
-        problems += compare_one(r, i, print);
+        problems += compare_one(r, i, print) + compare_host(r, n, i, print);
         lowest = r[i].isa < r[lowest].isa ? i : lowest;
         highest = r[i].isa > r[highest].isa ? i : highest;
         most = r[i].weights > most ? r[i].weights : most;

@@ -11,7 +11,11 @@
 typedef struct oct_rank_report {
     char boot[40]; /* of the running system, "": unknown; containers have their host's */
     char host[64], version[OCT_VERSION_TEXT_MAX], build[48];
-    uint64_t fingerprint, weights, need, have; /* bytes: of its part; with caches and buffers */
+    uint64_t fingerprint;
+    /* Bytes. Of its part; of those, what has yet to come into memory; with caches and buffers; what
+     * this process can have, and its host. */
+    uint64_t weights, mapped, need, have, host_has;
+    uint64_t file; /* bytes that all who map this file share; UINT64_MAX: it is this rank's part */
     int32_t isa, n_threads;
     int32_t n_cpus, n_cpus_parent; /* that the process and its launcher may use; 0: unknown */
     cpu_set_t cpus;                /* of the process */
@@ -19,17 +23,22 @@ typedef struct oct_rank_report {
     char text[OCT_ERROR_TEXT];
 } oct_rank_report;
 
-/* m may be NULL, with the reason in *opened. */
+/* m may be NULL, with the reason in *opened. resident: the weights need no memory: they are there,
+ * or may be read from disk again and again. */
 void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
-                          oct_rank_report *r);
+                          bool resident, oct_rank_report *r);
+
+/* Whether rank i, and all ranks of its host together, have the memory that they need. *need, *have:
+ * of the host; what its ranks map of one file counts once. */
+bool oct_rank_host_fits(const oct_rank_report *r, int n, int i, uint64_t *need, uint64_t *have);
+bool oct_rank_all_fit(const oct_rank_report *r, int n);
 
 /* Every difference, a line each; print: on stderr. All ranks come to the same number of those that
  * cannot be worked with. *isa: the best kernel row that all have. */
 int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa);
 
 /* Whether a rank may use cores that another one on its machine uses: then it must not bind threads,
- * or all ranks would bind theirs to the same first cores. A rank that does not know its CPUs may use
- * all. */
+ * or all ranks would bind theirs to the same first cores. One with unknown CPUs may use all. */
 bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank);
 
 /* What the ranks can do. Seconds for a fold of n floats: latency + n * per_float. */

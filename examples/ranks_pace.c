@@ -27,7 +27,7 @@ static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, o
     return OCT_OK;
 }
 
-/* Memory to read, in the caches of no core; ranks on one host have one each. NULL: there is none. */
+/* Memory to read: a small share, since other ranks of the host take theirs. NULL: there is none. */
 static char *new_block(int n_threads, size_t *bytes)
 {
     oct_memory have;
