@@ -17,6 +17,15 @@ n_nodes=4
 command -v ip >/dev/null || skip "no ip (package iproute2)"
 own=(--net --uts --ipc --pid --mount)
 unshare "${own[@]}" --fork --mount-proc true 2>/dev/null || skip "namespaces cannot be made here"
+# What a kernel may lack is tried by itself: what fails after that is a fault of this script.
+if ! lacks=$(unshare --net sh -c 'ip link add type veth && ip link add type bridge' 2>&1); then
+    case $lacks in
+    *"Unknown device type"* | *"not supported"* | *"not permitted"*)
+        skip "no bridge with cables here: $lacks" ;;
+    esac
+    bad "making a bridge with cables: $lacks"
+    exit 1
+fi
 
 export OMPI_MCA_btl=self,tcp OMPI_MCA_plm_rsh_agent=$work/agent
 export OMPI_MCA_oob_tcp_keepalive_time=4 OMPI_MCA_oob_tcp_keepalive_intvl=2 \
@@ -107,7 +116,10 @@ exec nsenter --target "$(cat "$OCT_TEST_JOB/$node")" --net --uts --ipc --pid --m
 END
 chmod +x "$work/agent"
 
-make_network >"$work/err" 2>&1 || skip "no network of namespaces here: $(tail -n 1 "$work/err")"
+if ! make_network >"$work/err" 2>&1; then
+    bad "the hosts cannot be made"
+    exit 1
+fi
 
 # mpirun runs on node 0, but sees all processes: its agent enters the other nodes.
 ranks() { # ranks N COMMAND...
