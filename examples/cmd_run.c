@@ -257,9 +257,11 @@ static void print_work(const char *what, const oct_gen_work *w, bool decode)
 {
     double s = w->seconds > 1e-9 ? w->seconds : 1e-9;
     char b[24];
+    if (w->tokens == 0)
+        return;
     fprintf(stderr, "%-9s %6lld token%s %9.3f s %9.2f tokens/s", what, (long long)w->tokens,
             w->tokens == 1 ? " " : "s", w->seconds, (double)w->tokens / s);
-    if (decode && w->tokens > 0)
+    if (decode)
         fprintf(stderr, "   %s read per token, %.2f GB/s",
                 oct_cli_bytes(w->bytes_read / (uint64_t)w->tokens, b),
                 (double)w->bytes_read / s / 1e9);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model_impl.h"
+
 uint64_t oct_gen_bytes(int64_t n_vocab, int64_t n_seqs, int64_t chunk)
 {
     uint64_t batch = (uint64_t)(chunk > n_seqs ? chunk : n_seqs);
@@ -207,10 +209,12 @@ oct_status oct_gen_run(oct_gen *g, oct_error *err)
         g->seqs[s].n_generated = 0;
         g->seqs[s].stop = OCT_GEN_RUNNING;
     }
+    oct_session_count_as(g->session, OCT_PHASE_PROMPT);
     oct_status status = prefill(g, err);
     account(g, &g->prompt, &before, t);
     oct_session_get_stats(g->session, &before);
     t = oct_cli_seconds();
+    oct_session_count_as(g->session, OCT_PHASE_TEXT);
     int64_t n_running = g->n_seqs;
     while (status == OCT_OK && n_running > 0 && !g->closed) {
         if (*oct_cli_cancel_flag())

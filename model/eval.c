@@ -93,7 +93,7 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
 {
     int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk,
             *out_row = pos + s->chunk;
-    oct_phase_time *phase = &s->phase[n == n_out ? OCT_PHASE_TEXT : OCT_PHASE_PROMPT];
+    oct_phase_time *phase = &s->phase[s->counts_as];
     const oct_comm_stats talked = s->comm->stats;
     double start = oct_seconds();
     for (int64_t i = 0; i < n; i++)
@@ -133,7 +133,12 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
 
 /* ---- ranks: rank 0 tells the others what to do, chunk by chunk ---- */
 
-enum { ORDER_EVAL = 1, ORDER_TRUNCATE, ORDER_REPORT, ORDER_END };
+enum {
+    ORDER_EVAL = 1, /* and those after it: one for each oct_phase */
+    ORDER_TRUNCATE = ORDER_EVAL + OCT_PHASES,
+    ORDER_REPORT,
+    ORDER_END
+};
 
 typedef struct order {
     int64_t what, a, b; /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length */
@@ -229,6 +234,7 @@ static oct_status obey_eval(oct_session *s, const order *o, float **logits, oct_
         return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit",
                         s->comm->rank);
     oct_error numeric = {0};
+    s->counts_as = (oct_phase)(o->what - ORDER_EVAL);
     oct_status status = eval_rows(s, o->a, o->b, *logits, &numeric);
     /* rank 0 has found the same and tells its caller */
     return status == OCT_OK || status == OCT_ERR_NUMERIC
@@ -242,7 +248,7 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
     oct_status status = OCT_OK;
     for (order o = {0}; status == OCT_OK && o.what != ORDER_END;) {
         status = s->comm->broadcast(s->comm, &o, sizeof o, err);
-        if (status == OCT_OK && o.what == ORDER_EVAL)
+        if (status == OCT_OK && o.what >= ORDER_EVAL && o.what < ORDER_TRUNCATE)
             status = obey_eval(s, &o, &logits, err);
         else if (status == OCT_OK && o.what == ORDER_REPORT)
             status = obey_report(s, err);
@@ -269,7 +275,7 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
     }
     if (s->comm->size > 1 && s->cancel && *s->cancel)
         return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
-    OCT_TRY(give_order(s, ORDER_EVAL, n, *n_out, err));
+    OCT_TRY(give_order(s, ORDER_EVAL + (int64_t)s->counts_as, n, *n_out, err));
     OCT_TRY(share_rows(s, n, *n_out, err));
     return eval_rows(s, n, *n_out, logits, err);
 }

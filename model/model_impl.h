@@ -45,8 +45,8 @@ OCT_MUST_CHECK oct_status oct_model_part(const oct_model *m, const oct_shard *sh
 OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard,
                                           oct_error *err);
 
-/* Where the time of one rank of several went: of text, one token of each sequence at a time, every
- * one with logits; of prompts, the rest. */
+/* Where the time of one rank of several went: of text, which was drawn from logits, and of all
+ * else. Only who draws can tell them apart. */
 typedef enum oct_phase { OCT_PHASE_PROMPT, OCT_PHASE_TEXT, OCT_PHASES } oct_phase;
 typedef struct oct_phase_time {
     int64_t tokens;
@@ -62,6 +62,9 @@ typedef struct oct_session_parts {
     const oct_phase_time *phase; /* [OCT_PHASES] */
 } oct_session_parts;
 void oct_session_get_parts(oct_session *s, oct_session_parts *p);
+
+/* What the next evals count as, on all ranks; of a new session a prompt. */
+void oct_session_count_as(oct_session *s, oct_phase phase);
 
 /* Rank 0 of several: all[ranks][OCT_PHASES], seconds that each rank has computed. */
 OCT_MUST_CHECK oct_status oct_session_gather_compute(oct_session *s, double *all, oct_error *err);

@@ -299,6 +299,11 @@ void oct_session_get_parts(oct_session *s, oct_session_parts *p)
     *p = (oct_session_parts){s->backend, &s->plan, &s->kv, s->phase};
 }
 
+void oct_session_count_as(oct_session *s, oct_phase phase)
+{
+    s->counts_as = phase;
+}
+
 int64_t oct_session_pos(const oct_session *s, int32_t seq)
 {
     return seq >= 0 && seq < s->n_seqs ? s->len[seq] : 0;

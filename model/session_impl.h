@@ -23,6 +23,7 @@ struct oct_session {
     oct_session_stats stats;
     uint64_t *expert_rows;            /* [n_experts] */
     oct_phase_time phase[OCT_PHASES]; /* kept only if there are several ranks */
+    oct_phase counts_as;              /* what is evaluated now */
     uint64_t *route_hash;             /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
 };
 

@@ -177,7 +177,7 @@ interrupted()
 }
 interrupted INT 130 run -m "$tiny" --prompts many -n 900 --ignore-eos -c 1000
 check "what was made is printed" grep -q '^--- 200 of 200' out
-check "timings after an interruption" grep -q '^prompt ' err
+check "timings after an interruption" grep -q '^load ' err
 interrupted TERM 143 run -m "$tiny" --prompts many -n 900 --ignore-eos -c 1000
 yes "$(seq -s' ' 3 900)" | head -200 >ids
 interrupted INT 130 logits -m "$tiny" --ids ids -o cut.npy
