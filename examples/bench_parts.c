@@ -124,9 +124,9 @@ static oct_status expert_once(void *ctx, oct_bench_run *run, oct_error *err)
     int i = find_node(p, OCT_OP_EXPERTS, 0);
     route_all(p, &p->of.plan->graph->nodes[i]);
     p->run.bytes_read = 0;
-    double waited = oct_bench_waited(p->session), start = oct_cli_seconds();
+    double waited = oct_bench_waited(p->session), start = oct_seconds();
     OCT_TRY(run_node(p, i, err));
-    run->seconds = oct_cli_seconds() - start;
+    run->seconds = oct_seconds() - start;
     run->waited = oct_bench_waited(p->session) - waited;
     run->tokens = (double)(p->room * c->n_used);
     run->bytes = (double)p->run.bytes_read;
@@ -205,7 +205,7 @@ static oct_status attention_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_kv_cache *kv = p->of.kv;
     int32_t *seq = p->ids + p->room, *pos = seq + p->room;
     p->run.kv_read = 0;
-    double waited = oct_bench_waited(p->session), start = oct_cli_seconds();
+    double waited = oct_bench_waited(p->session), start = oct_seconds();
     for (int64_t first = 0; first + p->room <= kv->n_seqs; first += p->room) {
         for (int64_t i = 0; i < p->room; i++) {
             seq[i] = (int32_t)(first + i);
@@ -215,7 +215,7 @@ static oct_status attention_once(void *ctx, oct_bench_run *run, oct_error *err)
              i = find_node(p, OCT_OP_ATTENTION, i + 1))
             OCT_TRY(run_node(p, i, err));
     }
-    run->seconds = oct_cli_seconds() - start;
+    run->seconds = oct_seconds() - start;
     run->waited = oct_bench_waited(p->session) - waited;
     run->tokens = (double)(kv->n_seqs / p->room * p->room);
     run->bytes = (double)p->run.kv_read;
@@ -229,8 +229,8 @@ static oct_status attention_once(void *ctx, oct_bench_run *run, oct_error *err)
 oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, oct_error *err)
 {
     const oct_grok_config *c = &r->b->model->config;
-    static const int64_t elem[] = {2, 2, 4};
-    int64_t position = 2 * c->n_layers * c->n_kv_heads * c->head_dim * elem[r->b->kv];
+    int64_t position =
+        2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes((oct_kv)r->b->kv);
     int64_t n_seqs = (KV_BYTES + position * c->n_ctx - 1) / (position * c->n_ctx);
     n_seqs = (n_seqs + batch - 1) / batch * batch;
     part p = {.rig = r};

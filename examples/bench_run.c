@@ -154,9 +154,9 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_session_truncate(s->session, 0, s->depth);
     oct_session_get_stats(s->session, &before);
     const oct_comm_stats talked = s->rig->comm->stats;
-    double waited = oct_bench_waited(s->session), start = oct_cli_seconds();
+    double waited = oct_bench_waited(s->session), start = oct_seconds();
     OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
-    run->seconds = oct_cli_seconds() - start;
+    run->seconds = oct_seconds() - start;
     divide(s, &talked, run);
     run->waited = oct_bench_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
@@ -176,7 +176,7 @@ static double predict(const run_state *s)
     return s->batch == 1 && s->decoding
                ? oct_rank_predict(s->rig->b->model, s->rig->comm->size,
                                   oct_ranks_layout(OCT_SHARD_BY_SLICE), depth,
-                                  s->rig->b->kv == OCT_KV_CACHE_F32 ? 4 : 2, oct_ranks_pace())
+                                  oct_kv_elem_bytes((oct_kv)s->rig->b->kv), oct_ranks_pace())
                : 0;
 }
 
@@ -218,13 +218,13 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
             oct_session_get_stats(s->session, &before);
             talked = s->rig->comm->stats;
             waited = oct_bench_waited(s->session);
-            start = oct_cli_seconds();
+            start = oct_seconds();
         }
         oct_batch batch = {s->batch, s->tokens + i * s->batch % (s->room - s->batch + 1), s->seq,
                            s->want};
         OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     }
-    run->seconds = oct_cli_seconds() - start;
+    run->seconds = oct_seconds() - start;
     divide(s, &talked, run);
     run->waited = oct_bench_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);

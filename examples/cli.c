@@ -213,13 +213,6 @@ oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t 
     return s;
 }
 
-double oct_cli_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 uint64_t oct_cli_random(void)
 {
     uint64_t r = 0;

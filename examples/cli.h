@@ -125,7 +125,6 @@ int oct_cli_out_end(void);
  * directories and more than max_bytes. Interrupted by the cancel flag. */
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
-double oct_cli_seconds(void); /* monotonic clock */
 uint64_t oct_cli_random(void);
 /* "1.5 GiB" into buf; returns buf. */
 const char *oct_cli_bytes(uint64_t n, char buf[24]);

@@ -11,6 +11,7 @@
 #include "memory.h"
 #include "progress.h"
 #include "ranks.h"
+#include "threads.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128 };
 
@@ -356,7 +357,7 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
     if (s != OCT_OK) {
         code = oct_cli_fail(&err);
     } else {
-        double load = oct_cli_seconds() - t0;
+        double load = oct_seconds() - t0;
         r->echo_due = r->stream && r->n_prompts > 0 && !r->no_echo;
         if (r->no_echo)
             for (int64_t i = 0; i < r->n_prompts; i++)
@@ -414,7 +415,7 @@ int oct_cmd_run(int argc, char **argv)
 {
     run_state r = {.n_max = DEFAULT_TOKENS, .temp = 0.7, .top_p = 0.95};
     oct_model *m = NULL;
-    double t0 = oct_cli_seconds();
+    double t0 = oct_seconds();
     int code = parse(&r, argc, argv);
     if (code < 0)
         code = check_sources(&r);

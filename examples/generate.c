@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model_impl.h"
+#include "threads.h"
 
 uint64_t oct_gen_bytes(int64_t n_vocab, int64_t n_seqs, int64_t chunk)
 {
@@ -78,7 +79,7 @@ static void account(oct_gen *g, oct_gen_work *w, const oct_session_stats *before
     oct_session_get_stats(g->session, &now);
     w->tokens += (int64_t)(now.tokens - before->tokens);
     w->bytes_read += now.bytes_read - before->bytes_read;
-    w->seconds += oct_cli_seconds() - t;
+    w->seconds += oct_seconds() - t;
 }
 
 /* Evaluates everything that waits, chunk by chunk, sequence after sequence; a chunk may hold the
@@ -204,7 +205,7 @@ oct_status oct_gen_run(oct_gen *g, oct_error *err)
 {
     oct_session_stats before;
     oct_session_get_stats(g->session, &before);
-    double t = oct_cli_seconds();
+    double t = oct_seconds();
     for (int64_t s = 0; s < g->n_seqs; s++) {
         g->seqs[s].n_generated = 0;
         g->seqs[s].stop = OCT_GEN_RUNNING;
@@ -213,7 +214,7 @@ oct_status oct_gen_run(oct_gen *g, oct_error *err)
     oct_status status = prefill(g, err);
     account(g, &g->prompt, &before, t);
     oct_session_get_stats(g->session, &before);
-    t = oct_cli_seconds();
+    t = oct_seconds();
     oct_session_count_as(g->session, OCT_PHASE_TEXT);
     int64_t n_running = g->n_seqs;
     while (status == OCT_OK && n_running > 0 && !g->closed) {

@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "threads.h"
 
 enum { BAR = 30 };
 static const double REDRAW_SECONDS = 0.1, PLAIN_SECONDS = 30;
 
 void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes)
 {
-    double now = oct_cli_seconds();
+    double now = oct_seconds();
     *p = (oct_progress){.what = what,
                         .total = total_bytes,
                         .started = now,
@@ -50,7 +51,7 @@ static const char *clock_text(double seconds, char out[32])
 
 void oct_progress_update(oct_progress *p, uint64_t done)
 {
-    double now = oct_cli_seconds(), spent = now - p->started;
+    double now = oct_seconds(), spent = now - p->started;
     if (now - p->shown < (p->terminal ? REDRAW_SECONDS : PLAIN_SECONDS) || p->total == 0)
         return;
     p->shown = now;
@@ -94,7 +95,7 @@ void oct_progress_end(oct_progress *p, bool finished)
     if (p->terminal && p->drawn)
         fprintf(stderr, finished || p->tokens ? "\r\033[K" : "\n");
     if (finished && p->total && !p->tokens) {
-        double spent = oct_cli_seconds() - p->started;
+        double spent = oct_seconds() - p->started;
         char total[24], speed[24];
         fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, oct_cli_bytes(p->total, total), spent,
                 oct_cli_bytes((uint64_t)((double)p->total / (spent > 1e-6 ? spent : 1e-6)), speed));

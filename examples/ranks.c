@@ -14,6 +14,7 @@
 #include "progress.h"
 #include "ranks_impl.h"
 #include "shard.h"
+#include "threads.h"
 
 enum { ORDER_OPEN = 1, ORDER_FOLDS, ORDER_END };
 
@@ -93,7 +94,7 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
             continue;
         /* on average caches are half full */
         double seconds = oct_rank_predict(m, job->size, (oct_shard_by)k, p->n_ctx / 2,
-                                          p->kv == OCT_KV_CACHE_F32 ? 4 : 2, &pace);
+                                          oct_kv_elem_bytes(p->kv), &pace);
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
                       1e3 * seconds, oct_shard_name((oct_shard_layout)k),
                       all.fit >> k & 1 ? "" : " (not enough memory)");
@@ -317,11 +318,11 @@ static oct_status fold_together(int64_t n, int64_t count, double *seconds, oct_c
     for (int64_t i = 0; i < count && status == OCT_OK; i++) {
         status = job->gather(job, &mine, sizeof mine, all, err); /* nobody begins before the rest */
         oct_comm_stats from = job->stats;
-        double start = oct_cli_seconds();
+        double start = oct_seconds();
         if (status == OCT_OK)
             status = job->fold(job, x, n, err);
         if (seconds)
-            seconds[i] = oct_cli_seconds() - start;
+            seconds[i] = oct_seconds() - start;
         if (one) {
             one->rounds = job->stats.rounds - from.rounds;
             one->bytes_sent = job->stats.bytes_sent - from.bytes_sent;

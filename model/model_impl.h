@@ -63,6 +63,12 @@ typedef struct oct_session_parts {
 } oct_session_parts;
 void oct_session_get_parts(oct_session *s, oct_session_parts *p);
 
+/* Bytes of an element of the KV cache. */
+static inline int64_t oct_kv_elem_bytes(oct_kv kv)
+{
+    return kv == OCT_KV_CACHE_F32 ? 4 : 2;
+}
+
 /* What the next evals count as, on all ranks; of a new session a prompt. */
 void oct_session_count_as(oct_session *s, oct_phase phase);
 

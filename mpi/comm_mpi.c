@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shared.h"
+#include "threads.h"
 #include "watch.h"
 
 enum { TAG_HELLO = 1, TAG_PARTIAL, TAG_SUM, TAG_GATHER, TAG_BROADCAST };
@@ -42,13 +43,6 @@ typedef struct mpi_comm {
     int64_t room;
     oct_shared *shared; /* NULL: messages */
 } mpi_comm;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static mpi_comm *mpi_of(oct_comm *c)
 {
@@ -112,7 +106,7 @@ static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline
             return OCT_OK;
         if (looks % 64 != 0)
             continue;
-        double t = now();
+        double t = oct_seconds();
         start = start > 0 ? start : t;
         double waited = t - start;
         if (waited > deadline)
@@ -215,9 +209,9 @@ static oct_status fold_by_memory(mpi_comm *m, float *x, int64_t n, oct_error *er
 static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 {
     mpi_comm *m = mpi_of(c);
-    double start = now();
+    double start = oct_seconds();
     OCT_TRY(m->shared ? fold_by_memory(m, x, n, err) : fold_by_messages(m, x, n, err));
-    c->stats.seconds += now() - start;
+    c->stats.seconds += oct_seconds() - start;
     return OCT_OK;
 }
 
@@ -236,9 +230,9 @@ static oct_status gather_over(mpi_comm *m, MPI_Comm comm, int tag, const void *m
 static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
 {
     mpi_comm *m = mpi_of(c);
-    double start = now();
+    double start = oct_seconds();
     OCT_TRY(gather_over(m, m->comm, TAG_GATHER, mine, bytes, all, EXCHANGE_DEADLINE, err));
-    c->stats.seconds += now() - start;
+    c->stats.seconds += oct_seconds() - start;
     return OCT_OK;
 }
 

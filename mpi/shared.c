@@ -33,6 +33,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "threads.h"
+
 enum { LINE = 128, PAGE = 4096 };                     /* bytes */
 enum { SLOT = 1 << 16, BLOCK = 512, TYPICAL = 6144 }; /* floats */
 enum { LOOKS = 20, TRIALS = 8, TRY_EVERY = 1024 };
@@ -65,13 +67,6 @@ struct oct_shared {
     int came;      /* ranks 0..came-1 have taken it too */
     const float *in[];
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the memory ----------------------------------------------------------------------------- */
 
@@ -210,7 +205,7 @@ static bool wait_for_all(oct_shared *s, double deadline)
         /* A rank may still wait for a message of this one that MPI has not delivered. */
         int any;
         MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, s->comm, &any, MPI_STATUS_IGNORE);
-        double t = now();
+        double t = oct_seconds();
         start = start > 0 ? start : t;
         if (t - start > deadline)
             return false;
@@ -321,10 +316,10 @@ static bool choose_way(oct_shared *s, double deadline)
     oct_comm_stats ignored = {0};
     for (int i = 0; i < N_WAYS * TRIALS; i++) {
         s->way = i / TRIALS;
-        double start = now();
+        double start = oct_seconds();
         if (!fold_all(s, x, TYPICAL, deadline, &ignored))
             return false;
-        fastest[s->way] = fminf(fastest[s->way], (float)(now() - start));
+        fastest[s->way] = fminf(fastest[s->way], (float)(oct_seconds() - start));
     }
     if (!fold_all(s, fastest, N_WAYS, deadline, &ignored))
         return false;

@@ -15,8 +15,9 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "threads.h"
 
 static const double BEAT_SECONDS = 0.2;
 static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */
@@ -64,13 +65,6 @@ struct oct_watch {
     _Atomic bool stop, leaving;
     double started, checked, quiet; /* quiet: no judgement before */
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
@@ -249,7 +243,7 @@ static void read_beats(oct_watch *w, int family)
         p->heard = true;
         p->leaving |= b.leaving != 0;
         p->layer = b.layer;
-        p->last = now();
+        p->last = oct_seconds();
         p->refusals = 0;
     }
     read_errors(w, family);
@@ -317,18 +311,18 @@ static void check(oct_watch *w, double t)
 static void *watch(void *arg)
 {
     oct_watch *w = arg;
-    for (double next = now(); !atomic_load(&w->stop);) {
-        double t = now();
+    for (double next = oct_seconds(); !atomic_load(&w->stop);) {
+        double t = oct_seconds();
         if (t >= next) {
             read_all(w); /* what came while this thread did not run counts */
             send_beats(w);
-            check(w, now());
-            next = now() + BEAT_SECONDS;
+            check(w, oct_seconds());
+            next = oct_seconds() + BEAT_SECONDS;
         }
         struct pollfd f[3] = {{.fd = w->wake, .events = POLLIN},
                               {.fd = w->socket[V4], .events = POLLIN}, /* -1 is passed over */
                               {.fd = w->socket[V6], .events = POLLIN}};
-        int ms = (int)((next - now()) * 1000) + 1;
+        int ms = (int)((next - oct_seconds()) * 1000) + 1;
         if (poll(f, 3, ms > 0 ? ms : 0) <= 0)
             continue;
         if (f[1].revents || f[2].revents)
@@ -347,7 +341,7 @@ oct_status oct_watch_start(oct_watch *w, const oct_watch_address *all, const _At
     w->layer = layer;
     w->say = say;
     w->ctx = ctx;
-    w->started = w->checked = now();
+    w->started = w->checked = oct_seconds();
     for (int r = 0; r < w->size; r++) {
         w->peers[r] = (peer){.address = all[r], .layer = -1};
         w->peers[r].address.host[OCT_WATCH_HOST - 1] = 0;

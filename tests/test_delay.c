@@ -52,17 +52,10 @@ typedef struct slow_comm {
     double leaves; /* when all that was sent has left, by that clock */
 } slow_comm;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void send_to(slow_comm *c, int to, const void *data, size_t bytes)
 {
     mailbox *m = &c->net->box[c->base.rank][to];
-    double start = fmax(now() - c->late, c->leaves);
+    double start = fmax(oct_seconds() - c->late, c->leaves);
     c->leaves = start + (double)bytes * c->net->speed.per_byte;
     letter l = {c->leaves + c->net->speed.latency, bytes, malloc(bytes + 1)};
     memcpy(l.data, data, bytes);
@@ -88,7 +81,7 @@ static void sleep_until(double t)
 static void receive(slow_comm *c, int from, void *data, size_t bytes)
 {
     mailbox *m = &c->net->box[from][c->base.rank];
-    double asked = now() - c->late;
+    double asked = oct_seconds() - c->late;
     pthread_mutex_lock(&m->lock);
     while (m->n_read == m->n_sent)
         pthread_cond_wait(&m->filled, &m->lock);
@@ -99,7 +92,7 @@ static void receive(slow_comm *c, int from, void *data, size_t bytes)
     memcpy(data, l.data, bytes);
     free(l.data);
     sleep_until(l.there);
-    c->late = now() - fmax(asked, l.there);
+    c->late = oct_seconds() - fmax(asked, l.there);
 }
 
 static slow_comm *slow_of(oct_comm *c)
@@ -197,9 +190,9 @@ static oct_status decode(rank_job *j, oct_session *s)
             sleep_until(j->comm.leaves + j->comm.net->speed.latency);
             j->comm.net->speed = slow ? j->speed : (oct_network){0};
             j->comm.late = 0;
-            double start = now();
+            double start = oct_seconds();
             OCT_TRY(oct_eval(s, &b, j->logits[slow], &j->error));
-            (slow ? j->with : j->without)[i] = now() - j->comm.late - start;
+            (slow ? j->with : j->without)[i] = oct_seconds() - j->comm.late - start;
             if (!slow)
                 oct_session_truncate(s, 0, i);
         }
