@@ -53,7 +53,7 @@ static oct_status no_memory(oct_error *err)
     }
 static const struct {
     int n;
-    oct_ckpt_role role[OCT_Q8_MAX_PARTS];
+    oct_ckpt_role role[OCT_WEIGHT_MAX_PARTS];
 } sources[OCT_GROK_KINDS] = {[OCT_GROK_GATE_UP] = GATE_UP,
                              [OCT_GROK_GATE_UP_SCALES] = GATE_UP,
                              [OCT_GROK_DOWN] = DOWN,

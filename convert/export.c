@@ -308,26 +308,26 @@ static uint16_t convert_scale(uint16_t bf16)
 
 static const uint8_t *unit_of(const oct_tensor *t, int64_t expert, int64_t slice)
 {
-    return (const uint8_t *)t->data + oct_q8_unit_offset(t->q8, expert, slice);
+    return (const uint8_t *)t->data + oct_weight_unit_offset(t->q8, expert, slice);
 }
 
 static const uint16_t *scales_of(const oct_tensor *t, int64_t expert, int64_t slice)
 {
-    return t->scales + oct_q8_scale_offset(t->q8, expert, slice) / sizeof *t->scales;
+    return t->scales + oct_weight_scale_offset(t->q8, expert, slice) / sizeof *t->scales;
 }
 
 /* Counts the scales of one panel (padding lanes apart) and those that f16 does not hold. */
 static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
                                int64_t panel)
 {
-    const oct_q8_layout *l = t->q8;
+    const oct_weight_layout *l = t->q8;
     const uint16_t *s = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++)
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        for (int lane = 0; lane < OCT_PANEL; lane++) {
             int part;
             int64_t channel;
-            if (!oct_q8_lane(l, slice, panel, lane, &part, &channel))
+            if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
                 continue;
             const float v = oct_f32_of_bf16(oct_q8_scale(l, s, panel, lane, g));
             x->report->n_scales++;
@@ -350,27 +350,27 @@ static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert,
 static void fill_rows(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
                       int64_t panel, int64_t first_in, size_t row_bytes)
 {
-    const size_t quad_bytes = OCT_Q8_PANEL * OCT_Q8_QUAD;
-    const oct_q8_layout *l = t->q8;
+    const size_t quad_bytes = OCT_PANEL * OCT_QUAD;
+    const oct_weight_layout *l = t->q8;
     const uint8_t *weights = unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes;
     const uint16_t *scales = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++) {
-        uint16_t f16[OCT_Q8_PANEL];
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+        uint16_t f16[OCT_PANEL];
+        for (int lane = 0; lane < OCT_PANEL; lane++)
             f16[lane] = convert_scale(oct_q8_scale(l, scales, panel, lane, g));
         for (int64_t i = 0; i < l->group_in; i += BLOCK) {
             const uint8_t *quads =
-                weights + (size_t)(g * l->group_quads + i / OCT_Q8_QUAD) * quad_bytes;
+                weights + (size_t)(g * l->group_quads + i / OCT_QUAD) * quad_bytes;
             const size_t block = (size_t)(first_in + g * l->group_in + i) / BLOCK;
-            for (size_t lane = 0; lane < OCT_Q8_PANEL; lane++) {
+            for (size_t lane = 0; lane < OCT_PANEL; lane++) {
                 uint8_t *out = x->rows + lane * row_bytes + block * BLOCK_BYTES;
                 memcpy(out, &f16[lane], 2);
-                for (size_t q = 0; q < BLOCK / OCT_Q8_QUAD; q++) {
+                for (size_t q = 0; q < BLOCK / OCT_QUAD; q++) {
                     uint32_t four;
-                    memcpy(&four, quads + q * quad_bytes + lane * OCT_Q8_QUAD, sizeof four);
+                    memcpy(&four, quads + q * quad_bytes + lane * OCT_QUAD, sizeof four);
                     four ^= 0x80808080u;
-                    memcpy(out + 2 + q * OCT_Q8_QUAD, &four, sizeof four);
+                    memcpy(out + 2 + q * OCT_QUAD, &four, sizeof four);
                 }
             }
         }
@@ -378,17 +378,17 @@ static void fill_rows(exporter *x, const oct_tensor *t, int64_t expert, int64_t 
 }
 
 /* Writes the rows in x->rows: runs of lanes that are consecutive channels of one part. */
-static oct_status write_rows(exporter *x, const oct_q8_layout *l, int64_t expert, int64_t slice,
+static oct_status write_rows(exporter *x, const oct_weight_layout *l, int64_t expert, int64_t slice,
                              int64_t panel, const uint64_t *part_at, size_t row_bytes)
 {
-    for (int lane = 0, n; lane < OCT_Q8_PANEL; lane += n) {
+    for (int lane = 0, n; lane < OCT_PANEL; lane += n) {
         int part, next_part;
         int64_t channel, next;
         n = 1;
-        if (!oct_q8_lane(l, slice, panel, lane, &part, &channel))
+        if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
             continue;
-        while (lane + n < OCT_Q8_PANEL &&
-               oct_q8_lane(l, slice, panel, lane + n, &next_part, &next) && next_part == part &&
+        while (lane + n < OCT_PANEL &&
+               oct_weight_lane(l, slice, panel, lane + n, &next_part, &next) && next_part == part &&
                next == channel + n)
             n++;
         OCT_TRY(
@@ -403,7 +403,7 @@ static oct_status write_rows(exporter *x, const oct_q8_layout *l, int64_t expert
 static oct_status export_panel(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
                                int64_t panel, const uint64_t *part_at)
 {
-    const oct_q8_layout *l = t->q8;
+    const oct_weight_layout *l = t->q8;
     const bool split_in = l->split == OCT_SPLIT_IN;
     const int64_t first = split_in ? 0 : slice, last = split_in ? l->n_slices - 1 : slice;
     const size_t row_bytes = (size_t)l->n_in / BLOCK * BLOCK_BYTES;
@@ -420,13 +420,13 @@ static oct_status export_panel(exporter *x, const oct_tensor *t, int64_t expert,
 
 static oct_status export_packed(exporter *x, const oct_tensor *t, const uint64_t *part_at)
 {
-    const oct_q8_layout *l = t->q8;
+    const oct_weight_layout *l = t->q8;
     const int64_t n_slices = l->split == OCT_SPLIT_IN ? 1 : l->n_slices;
 
-    x->rows = malloc((size_t)OCT_Q8_PANEL * ((size_t)l->n_in / BLOCK * BLOCK_BYTES));
+    x->rows = malloc((size_t)OCT_PANEL * ((size_t)l->n_in / BLOCK * BLOCK_BYTES));
     if (!x->rows)
         return oct_fail(x->err, OCT_ERR_MEMORY, "%s: out of memory for %d rows", t->name,
-                        OCT_Q8_PANEL);
+                        OCT_PANEL);
     for (int64_t e = 0; e < l->n_experts; e++)
         for (int64_t s = 0; s < n_slices; s++)
             for (int64_t p = 0; p < l->n_panels; p++)

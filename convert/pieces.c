@@ -35,7 +35,7 @@ typedef struct extent {
     size_t panel, bytes, stride; /* of a panel, of a unit, from one unit to the next */
 } extent;
 
-static extent extent_of(const oct_new_tensor *t, const oct_q8_layout *l)
+static extent extent_of(const oct_new_tensor *t, const oct_weight_layout *l)
 {
     if (!is_scales(t))
         return (extent){l->panel_bytes, l->unit_bytes, l->unit_stride};
@@ -81,7 +81,7 @@ static int64_t panels_per_piece(const oct_new_tensor *t, size_t max_bytes)
 
 static void cut_packed(const oct_new_tensor *t, int64_t tensor, size_t max_bytes, piece_list *list)
 {
-    const oct_q8_layout *l = t->layout;
+    const oct_weight_layout *l = t->layout;
     const extent x = extent_of(t, l);
     int64_t step = panels_per_piece(t, max_bytes);
     for (int64_t e = 0; e < l->n_experts; e++)
@@ -154,27 +154,27 @@ static size_t round_up(size_t n, size_t to)
 /* Panels first..first+n-1 of a unit as a layout of one slice, with the sources moved to their first
  * row and column: its packed bytes are those of the panels. The number of parts may shrink. */
 typedef struct cutout {
-    oct_q8_layout layout;
-    int part[OCT_Q8_MAX_PARTS]; /* of the whole layout */
-    int64_t first_row, first_group, column[OCT_Q8_MAX_PARTS];
+    oct_weight_layout layout;
+    int part[OCT_WEIGHT_MAX_PARTS]; /* of the whole layout */
+    int64_t first_row, first_group, column[OCT_WEIGHT_MAX_PARTS];
 } cutout;
 
-static void cut_out(const oct_q8_layout *l, const oct_piece *p, cutout *c)
+static void cut_out(const oct_weight_layout *l, const oct_piece *p, cutout *c)
 {
-    int64_t first[OCT_Q8_MAX_PARTS], count[OCT_Q8_MAX_PARTS] = {0};
+    int64_t first[OCT_WEIGHT_MAX_PARTS], count[OCT_WEIGHT_MAX_PARTS] = {0};
     for (int64_t panel = p->first; panel < p->first + p->n; panel++)
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        for (int lane = 0; lane < OCT_PANEL; lane++) {
             int part;
             int64_t channel;
-            if (oct_q8_lane(l, p->slice, panel, lane, &part, &channel) && count[part]++ == 0)
+            if (oct_weight_lane(l, p->slice, panel, lane, &part, &channel) && count[part]++ == 0)
                 first[part] = channel;
         }
-    c->layout = (oct_q8_layout){.n_experts = 1,
-                                .n_slices = 1,
-                                .split = OCT_SPLIT_OUT,
-                                .n_in = l->unit_groups * l->group_in,
-                                .n_groups = l->unit_groups,
-                                .interleave = l->interleave};
+    c->layout = (oct_weight_layout){.n_experts = 1,
+                                    .n_slices = 1,
+                                    .split = OCT_SPLIT_OUT,
+                                    .n_in = l->unit_groups * l->group_in,
+                                    .n_groups = l->unit_groups,
+                                    .interleave = l->interleave};
     for (int i = 0; i < l->n_parts; i++) {
         if (!count[i])
             continue;
@@ -186,11 +186,11 @@ static void cut_out(const oct_q8_layout *l, const oct_piece *p, cutout *c)
     c->first_group = l->split == OCT_SPLIT_IN ? p->slice * l->unit_groups : 0;
     c->first_row = c->first_group * l->group_in;
     /* Parts of a layout that was accepted, and smaller: accepted too. */
-    (void)oct_q8_layout_init(&c->layout);
+    (void)oct_weight_layout_init(&c->layout);
 }
 
 /* Scratch of a quantised piece: q, scales and f32 of every part after the packed bytes. */
-static size_t part_scratch(const oct_q8_layout *l, int part)
+static size_t part_scratch(const oct_weight_layout *l, int part)
 {
     size_t columns = (size_t)l->part_out[part];
     return round_up((size_t)l->n_in * columns * 5 + (size_t)l->n_groups * columns * 2, 64) + 192;
@@ -280,12 +280,12 @@ static int64_t columns_of(const oct_pickle_array *a)
 }
 
 /* The whole matrix of an expert. */
-static oct_q8_source whole_source(const oct_ckpt_leaf *f, int64_t expert)
+static oct_weight_source whole_source(const oct_ckpt_leaf *f, int64_t expert)
 {
     const oct_pickle *p = &f->content;
     const void *scales = f->bytes + p->scales.at + 2 * expert_base(&p->scales, expert);
     const void *w = f->bytes + p->weight.at + expert_base(&p->weight, expert);
-    return (oct_q8_source){.w = w, .scales = scales, .ld = columns_of(&p->weight)};
+    return (oct_weight_source){.w = w, .scales = scales, .ld = columns_of(&p->weight)};
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -307,7 +307,7 @@ static oct_status check_scales(const oct_ckpt_leaf *f, int64_t expert, int64_t f
 
 /* Quantises the part of a plain matrix that a piece needs. */
 static oct_status quantise_part(const oct_ckpt_leaf *f, const oct_piece *p, const cutout *c, int k,
-                                uint8_t *scratch, oct_q8_source *out, oct_error *err)
+                                uint8_t *scratch, oct_weight_source *out, oct_error *err)
 {
     const oct_pickle_array *a = &f->content.weight;
     int64_t rows = c->layout.n_in, columns = c->layout.part_out[k];
@@ -321,7 +321,7 @@ static oct_status quantise_part(const oct_ckpt_leaf *f, const oct_piece *p, cons
     }
     if (!oct_q8_quantise(w, rows, columns, c->layout.n_groups, q, scales))
         return oct_fail(err, OCT_ERR_NUMERIC, "%s (%s): cannot be quantised", f->file, f->path);
-    *out = (oct_q8_source){.w = q, .scales = scales, .ld = columns};
+    *out = (oct_weight_source){.w = q, .scales = scales, .ld = columns};
     return OCT_OK;
 }
 
@@ -331,7 +331,7 @@ static oct_status make_packed(const oct_new_tensor *t, const oct_piece *p, uint8
     cutout c;
     cut_out(t->layout, p, &c);
     uint8_t *rest = scratch + round_up(packed_scratch(t, p, &c), 64);
-    oct_q8_source src[OCT_Q8_MAX_PARTS];
+    oct_weight_source src[OCT_WEIGHT_MAX_PARTS];
     for (int k = 0; k < c.layout.n_parts; k++) {
         const oct_ckpt_leaf *f = t->src[c.part[k]];
         if (f->content.quantised) {
@@ -432,7 +432,7 @@ static oct_status differs(const oct_new_tensor *t, const oct_piece *p, oct_error
 
 /* One lane of a unit as it lies in the new file, and one group of it. */
 typedef struct stored_lane {
-    const oct_q8_layout *l;
+    const oct_weight_layout *l;
     const uint8_t *weights; /* NULL: only scales are compared */
     const uint16_t *scales;
     int64_t panel, group, source_group;
@@ -470,7 +470,7 @@ static bool near_plain(const stored_lane *s, const oct_ckpt_leaf *f, int64_t exp
 static bool equals_int8(const stored_lane *s, const oct_ckpt_leaf *f, int64_t expert,
                         int64_t column)
 {
-    oct_q8_source from = whole_source(f, expert);
+    oct_weight_source from = whole_source(f, expert);
     uint16_t scale;
     memcpy(&scale, (const uint8_t *)from.scales + 2 * (s->source_group * from.ld + column),
            sizeof scale);
@@ -486,14 +486,14 @@ static bool equals_int8(const stored_lane *s, const oct_ckpt_leaf *f, int64_t ex
 static bool near_source(const oct_new_tensor *t, const oct_piece *p, const uint8_t *weights,
                         const uint16_t *scales, oct_q8_error *e)
 {
-    const oct_q8_layout *l = t->layout;
+    const oct_weight_layout *l = t->layout;
     stored_lane s = {.l = l, .weights = weights, .scales = scales};
     int64_t first_group = l->split == OCT_SPLIT_IN ? p->slice * l->unit_groups : 0;
     for (s.panel = 0; s.panel < l->n_panels; s.panel++)
-        for (s.lane = 0; s.lane < OCT_Q8_PANEL; s.lane++) {
+        for (s.lane = 0; s.lane < OCT_PANEL; s.lane++) {
             int part = 0;
             int64_t column = 0;
-            bool used = oct_q8_lane(l, p->slice, s.panel, s.lane, &part, &column), good = true;
+            bool used = oct_weight_lane(l, p->slice, s.panel, s.lane, &part, &column), good = true;
             const oct_ckpt_leaf *f = t->src[part];
             for (s.group = 0; good && s.group < l->unit_groups; s.group++) {
                 s.source_group = first_group + s.group;
@@ -513,15 +513,15 @@ static bool near_source(const oct_new_tensor *t, const oct_piece *p, const uint8
 static bool packed_equals(const oct_new_tensor *t, const oct_piece *p, const uint8_t *file,
                           oct_q8_error *e)
 {
-    const oct_q8_layout *l = t->layout;
+    const oct_weight_layout *l = t->layout;
     const oct_new_tensor *of = is_scales(t) ? t : t->scales;
     const uint8_t *weights = is_scales(t) ? NULL : file + p->at;
     const uint16_t *scales =
         (const uint16_t *)(const void *)(file + of->at +
-                                         oct_q8_scale_offset(l, p->expert, p->slice));
+                                         oct_weight_scale_offset(l, p->expert, p->slice));
     if (oct_new_tensor_is_plain(t))
         return near_source(t, p, weights, scales, e);
-    oct_q8_source src[OCT_Q8_MAX_PARTS];
+    oct_weight_source src[OCT_WEIGHT_MAX_PARTS];
     for (int i = 0; i < l->n_parts; i++)
         src[i] = whole_source(t->src[i], p->expert);
     return oct_q8_verify(l, p->slice, src, weights, weights ? NULL : scales);

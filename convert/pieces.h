@@ -15,10 +15,10 @@
 /* A tensor of the new file and what it is made from. */
 typedef struct oct_new_tensor {
     oct_grok_tensor desc;                /* kind OCT_GROK_KINDS: the tokenizer */
-    const oct_q8_layout *layout;         /* of packed units or their scales; NULL for the rest */
+    const oct_weight_layout *layout;     /* of packed units or their scales; NULL for the rest */
     const struct oct_new_tensor *scales; /* of packed units: the tensor of their scales */
     const oct_grok_embedding *embedding; /* of the embedding only */
-    const oct_ckpt_leaf *src[OCT_Q8_MAX_PARTS];
+    const oct_ckpt_leaf *src[OCT_WEIGHT_MAX_PARTS];
     const uint8_t *raw; /* the tokenizer's bytes */
     uint64_t at, bytes; /* place in the file */
     uint64_t sum;       /* XXH3, once written */

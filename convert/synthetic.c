@@ -55,7 +55,7 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
 }
 
 /* One panel of a unit: every byte random, padding channels and inputs with weight zero. */
-static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel,
+static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
                        unsigned char *out)
 {
     size_t quads = (size_t)(l->unit_groups * l->group_quads);
@@ -65,36 +65,36 @@ static void fill_panel(job *j, const oct_q8_layout *l, int64_t slice, int64_t pa
     }
     int part;
     int64_t channel;
-    for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-        bool real = oct_q8_lane(l, slice, panel, lane, &part, &channel);
+    for (int lane = 0; lane < OCT_PANEL; lane++) {
+        bool real = oct_weight_lane(l, slice, panel, lane, &part, &channel);
         for (size_t q = 0; q < quads; q++) {
-            int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_Q8_QUAD;
-            for (int64_t k = real ? left : 0; k < OCT_Q8_QUAD; k++)
-                out[q * 256 + (size_t)lane * OCT_Q8_QUAD + (size_t)k] = 0x80;
+            int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_QUAD;
+            for (int64_t k = real ? left : 0; k < OCT_QUAD; k++)
+                out[q * 256 + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
         }
     }
 }
 
 /* The scales of a panel, about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the
  * integers. */
-static void fill_scales(job *j, const oct_q8_layout *l, int64_t slice, int64_t panel,
+static void fill_scales(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
                         unsigned char *out)
 {
     float scale = 1.0f / (74.0f * sqrtf((float)l->n_in));
     uint16_t *scales = (uint16_t *)(void *)out;
     int part;
     int64_t channel;
-    for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-        bool real = oct_q8_lane(l, slice, panel, lane, &part, &channel);
+    for (int lane = 0; lane < OCT_PANEL; lane++) {
+        bool real = oct_weight_lane(l, slice, panel, lane, &part, &channel);
         for (int64_t g = 0; g < l->unit_groups; g++) {
             float spread = 0.75f + 0.5f * (float)(next(&j->rng) >> 40) * 0x1p-24f;
-            scales[g * OCT_Q8_PANEL + lane] = real ? oct_bf16_of_f32(scale * spread) : 0;
+            scales[g * OCT_PANEL + lane] = real ? oct_bf16_of_f32(scale * spread) : 0;
         }
     }
 }
 
 /* The units of a tensor, or their scales. */
-static oct_status write_packed(job *j, const oct_q8_layout *l, bool scales, uint64_t at,
+static oct_status write_packed(job *j, const oct_weight_layout *l, bool scales, uint64_t at,
                                oct_error *err)
 {
     const size_t panel_bytes = scales ? l->scale_bytes / (size_t)l->n_panels : l->panel_bytes;
@@ -169,7 +169,7 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
         j->total += bytes;
     }
     for (int64_t i = 0; i < j->n; i++) {
-        const oct_q8_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
+        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
         XXH3_64bits_reset(j->hash);
         OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
                   : write_plain(j, &list[i], j->offsets[i], err));

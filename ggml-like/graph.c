@@ -147,7 +147,7 @@ void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_
     n->eps = eps;
 }
 
-oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_q8_layout *w)
+oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_weight_layout *w)
 {
     if (!x)
         return NULL;

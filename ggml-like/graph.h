@@ -27,15 +27,15 @@ typedef struct oct_tensor {
     oct_dtype dtype;
     int64_t rows, cols; /* [rows, cols]; activations: rows is the capacity T (or T * K) */
     size_t row_bytes;
-    const oct_q8_layout *q8; /* OCT_Q8: borrowed */
-    const uint16_t *scales;  /* OCT_Q8: bf16, see q8.h; data holds the weights */
-    oct_shard_kind kind;     /* OCT_Q8: decides which slices a rank computes */
-    oct_act_layout act;      /* OCT_ACT */
-    bool selected;           /* its rows are those whose logits are wanted, see SELECT */
-    const void *data;        /* weights; NULL for activations */
-    size_t offset;           /* activations: in the plan's buffer */
-    int first, last;         /* activations: nodes that write it first and read it last */
-    struct oct_tensor *next; /* activations, newest first */
+    const oct_weight_layout *q8; /* OCT_Q8: borrowed */
+    const uint16_t *scales;      /* OCT_Q8: bf16, see q8.h; data holds the weights */
+    oct_shard_kind kind;         /* OCT_Q8: decides which slices a rank computes */
+    oct_act_layout act;          /* OCT_ACT */
+    bool selected;               /* its rows are those whose logits are wanted, see SELECT */
+    const void *data;            /* weights; NULL for activations */
+    size_t offset;               /* activations: in the plan's buffer */
+    int first, last;             /* activations: nodes that write it first and read it last */
+    struct oct_tensor *next;     /* activations, newest first */
 } oct_tensor;
 
 typedef enum oct_op {
@@ -106,7 +106,7 @@ oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *t, float scale);
 oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma, float eps);
 void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma,
                         float eps);
-oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_q8_layout *for_weights);
+oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_weight_layout *for_weights);
 oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_tensor *w);
 void oct_graph_rope_store(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a);
 oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a);

@@ -42,10 +42,10 @@ typedef struct oct_grok_embedding {
 } oct_grok_embedding;
 
 typedef struct oct_grok_layouts {
-    oct_q8_layout qkv;      /* parts: query, key, value; slices by KV head with its query heads */
-    oct_q8_layout attn_out; /* inputs split */
-    oct_q8_layout gate_up;  /* parts: gate (`linear`), up (`linear_v`), interleaved; experts */
-    oct_q8_layout down;     /* inputs split; experts */
+    oct_weight_layout qkv; /* parts: query, key, value; slices by KV head with its query heads */
+    oct_weight_layout attn_out; /* inputs split */
+    oct_weight_layout gate_up;  /* parts: gate (`linear`), up (`linear_v`), interleaved; experts */
+    oct_weight_layout down;     /* inputs split; experts */
     oct_grok_embedding embedding;
 } oct_grok_layouts;
 /* c must have passed oct_grok_config_check. */
@@ -74,7 +74,7 @@ typedef enum oct_grok_kind {
 
 /* The layout of packed units, for the kinds of their weights and of their scales; NULL for the
  * rest. */
-const oct_q8_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind);
+const oct_weight_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind);
 bool oct_grok_is_scales(oct_grok_kind kind);
 
 typedef struct oct_grok_tensor {

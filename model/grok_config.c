@@ -25,7 +25,7 @@ enum { FILE_ALIGN = 4096, LARGE_ALIGN = 2 << 20, LARGE_UNIT = 16 << 20, ABSENT =
 #define LIMITS_d_ff 1, 1 << 22
 #define LIMITS_n_experts 1, OCT_GROK_MAX_EXPERTS
 #define LIMITS_n_used 1, OCT_GROK_MAX_EXPERTS
-#define LIMITS_n_slices 1, OCT_Q8_MAX_SLICES
+#define LIMITS_n_slices 1, OCT_WEIGHT_MAX_SLICES
 #define LIMITS_qkv_groups 1, 1 << 18
 #define LIMITS_attn_out_groups 1, 1 << 24
 #define LIMITS_gate_up_groups 1, 1 << 18
@@ -127,7 +127,7 @@ oct_status oct_grok_config_check(const oct_grok_config *c, oct_error *err)
 
 int64_t oct_grok_slices(int64_t n_kv_heads, int64_t attn_out_groups, int64_t down_groups)
 {
-    int64_t n = OCT_Q8_MAX_SLICES;
+    int64_t n = OCT_WEIGHT_MAX_SLICES;
 
     while (n > 1 && (n_kv_heads % n || attn_out_groups % n || down_groups % n))
         n--;
@@ -147,9 +147,9 @@ int64_t oct_grok_ffn_size(int64_t d_model, double widening_factor)
 
 /* ---- layouts -------------------------------------------------------------------------------- */
 
-static oct_status init_layout(const char *name, oct_q8_layout *l, oct_error *err)
+static oct_status init_layout(const char *name, oct_weight_layout *l, oct_error *err)
 {
-    const char *wrong = oct_q8_layout_init(l);
+    const char *wrong = oct_weight_layout_init(l);
 
     return wrong ? oct_fail(err, OCT_ERR_SHAPE, "%s: %s", name, wrong) : OCT_OK;
 }
@@ -259,11 +259,11 @@ static const oct_grok_kind layer_kinds[] = {
 
 enum { N_LAYER_KINDS = sizeof layer_kinds / sizeof layer_kinds[0] };
 
-const oct_q8_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind)
+const oct_weight_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind)
 {
     if (kind >= OCT_GROK_KINDS || !kinds[kind].packed)
         return NULL;
-    return (const oct_q8_layout *)(const void *)((const char *)l + kinds[kind].layout);
+    return (const oct_weight_layout *)(const void *)((const char *)l + kinds[kind].layout);
 }
 
 bool oct_grok_is_scales(oct_grok_kind kind)
@@ -271,7 +271,7 @@ bool oct_grok_is_scales(oct_grok_kind kind)
     return kind < OCT_GROK_KINDS && kinds[kind].scales;
 }
 
-static void describe_packed(oct_grok_tensor *t, const oct_q8_layout *l)
+static void describe_packed(oct_grok_tensor *t, const oct_weight_layout *l)
 {
     bool scales = oct_grok_is_scales(t->kind);
 

@@ -26,7 +26,7 @@ static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
         (unsigned long long)have->ne[2]);
 }
 
-static oct_tensor packed(const char *name, const oct_q8_layout *l, oct_shard_kind kind,
+static oct_tensor packed(const char *name, const oct_weight_layout *l, oct_shard_kind kind,
                          const void *data)
 {
     return (oct_tensor){.name = name,
@@ -156,7 +156,7 @@ static oct_status open_tokenizer(oct_model *m, oct_error *err)
     return OCT_OK;
 }
 
-static uint64_t unit_bytes(const oct_q8_layout *l)
+static uint64_t unit_bytes(const oct_weight_layout *l)
 {
     return l->unit_bytes + l->scale_bytes;
 }

@@ -41,14 +41,14 @@ static uint64_t file_offset(const oct_model *m, const void *p)
 
 static void add_matrix(const oct_model *m, const oct_tensor *w, span_list *out)
 {
-    const oct_q8_layout *l = w->q8;
+    const oct_weight_layout *l = w->q8;
     for (int64_t e = 0; e < l->n_experts; e++)
         for (int64_t s = 0; s < l->n_slices; s++) {
             if (out->v) {
-                out->v[out->n] = (span){file_offset(m, w->data) + oct_q8_unit_offset(l, e, s),
+                out->v[out->n] = (span){file_offset(m, w->data) + oct_weight_unit_offset(l, e, s),
                                         l->unit_stride, e, s, w->kind};
                 out->v[out->n + 1] =
-                    (span){file_offset(m, w->scales) + oct_q8_scale_offset(l, e, s),
+                    (span){file_offset(m, w->scales) + oct_weight_scale_offset(l, e, s),
                            l->scale_stride, e, s, w->kind};
             }
             out->n += 2;

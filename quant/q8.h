@@ -46,30 +46,30 @@
 #include <stdint.h>
 
 enum {
-    OCT_Q8_PANEL = 64,       /* output channels of a panel */
-    OCT_Q8_QUAD = 4,         /* consecutive inputs stored side by side */
+    OCT_PANEL = 64,          /* output channels of a panel */
+    OCT_QUAD = 4,            /* consecutive inputs stored side by side */
     OCT_Q8_BLOCK = 512,      /* activations of two digits that share a scale, at most */
     OCT_Q8_BLOCK_I8 = 256,   /* of one digit; divides OCT_Q8_BLOCK */
     OCT_Q8_ACT_MAX = 32639,  /* largest activation of two digits: 127 * 256 + 127 */
     OCT_Q8_ACT_MAX_I8 = 127, /* of one */
     OCT_Q8_ACT_ALIGN = 64,   /* groups of an activation row start at multiples of this */
-    OCT_Q8_MAX_PARTS = 3,
-    OCT_Q8_MAX_SLICES = 8
+    OCT_WEIGHT_MAX_PARTS = 3,
+    OCT_WEIGHT_MAX_SLICES = 8
 };
 
-enum oct_q8_split { OCT_SPLIT_OUT, OCT_SPLIT_IN };
+enum oct_weight_split { OCT_SPLIT_OUT, OCT_SPLIT_IN };
 
 /* Where everything of a packed matrix lies. The first block is filled by the caller, the second by
- * oct_q8_layout_init. */
-typedef struct oct_q8_layout {
-    int64_t n_experts;                  /* 1 for matrices that are not experts */
-    int64_t n_slices;                   /* 1..8 */
-    int64_t n_in;                       /* inputs, all slices together */
-    int64_t n_groups;                   /* scale groups along n_in */
-    int64_t part_out[OCT_Q8_MAX_PARTS]; /* output channels of each part, all slices together */
+ * oct_weight_layout_init. */
+typedef struct oct_weight_layout {
+    int64_t n_experts;                      /* 1 for matrices that are not experts */
+    int64_t n_slices;                       /* 1..8 */
+    int64_t n_in;                           /* inputs, all slices together */
+    int64_t n_groups;                       /* scale groups along n_in */
+    int64_t part_out[OCT_WEIGHT_MAX_PARTS]; /* output channels of each part, all slices together */
     int n_parts;
     bool interleave; /* two parts, 32 + 32 channels in a panel */
-    enum oct_q8_split split;
+    enum oct_weight_split split;
 
     int64_t n_out;       /* logical channels of all parts */
     int64_t group_in;    /* inputs of a group */
@@ -83,46 +83,46 @@ typedef struct oct_q8_layout {
     size_t unit_stride;  /* unit_bytes rounded up to unit_align */
     size_t scale_bytes;  /* of a unit: n_panels * unit_groups * 64 * 2 */
     size_t scale_stride; /* scale_bytes rounded up to 4096 */
-} oct_q8_layout;
+} oct_weight_layout;
 
 /* Fills the derived fields. Returns NULL, or what is wrong with the given ones (a static string).
  * Sizes that do not fit size_t are refused. Safe for untrusted numbers. */
-const char *oct_q8_layout_init(oct_q8_layout *l);
+const char *oct_weight_layout_init(oct_weight_layout *l);
 
 /* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice); and
  * of its scales, in their own place: scale_stride * (expert * n_slices + slice). */
-size_t oct_q8_unit_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
-size_t oct_q8_scale_offset(const oct_q8_layout *l, int64_t expert, int64_t slice);
+size_t oct_weight_unit_offset(const oct_weight_layout *l, int64_t expert, int64_t slice);
+size_t oct_weight_scale_offset(const oct_weight_layout *l, int64_t expert, int64_t slice);
 
 /* The source of lane 0..63 of a panel: part and channel (0..part_out-1, counted over all slices).
  * Returns false for a padding lane. */
-bool oct_q8_lane(const oct_q8_layout *l, int64_t slice, int64_t panel, int lane, int *part,
-                 int64_t *channel);
+bool oct_weight_lane(const oct_weight_layout *l, int64_t slice, int64_t panel, int lane, int *part,
+                     int64_t *channel);
 
 /* A checkpoint matrix: w[n_in][ld], scales[n_groups][ld]; column = output channel. */
-typedef struct oct_q8_source {
+typedef struct oct_weight_source {
     const int8_t *w;        /* borrowed; row stride ld */
     const uint16_t *scales; /* bf16 bits, borrowed, may be unaligned; row stride ld */
     int64_t ld;             /* columns: output channels of the part */
-} oct_q8_source;
+} oct_weight_source;
 
 /* Packs one unit from its parts (src[n_parts], each the whole matrix of one expert), padding
  * included: writes exactly unit_stride bytes of weights and scale_stride bytes of scales. Either
  * place may be NULL: that half is not wanted, and its source is not read. */
-void oct_q8_pack(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src, uint8_t *weights,
-                 uint16_t *scales);
+void oct_q8_pack(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
+                 uint8_t *weights, uint16_t *scales);
 
 /* Compares a packed unit with its source, integer by integer and scale by scale, padding too; what
  * is NULL is left out. Returns true if they are equal. Written apart from oct_q8_pack: it walks the
  * source. */
-bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
+bool oct_q8_verify(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
                    const uint8_t *weights, const uint16_t *scales);
 
-/* Weight and scale of a panel's lane (oct_q8_lane names its source) at an input or group counted
+/* Weight and scale of a panel's lane (oct_weight_lane names its source) at an input or group counted
  * from the unit's first. For tests, export, info. */
-int8_t oct_q8_weight(const oct_q8_layout *l, const uint8_t *weights, int64_t panel, int lane,
+int8_t oct_q8_weight(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
                      int64_t unit_in);
-uint16_t oct_q8_scale(const oct_q8_layout *l, const uint16_t *scales, int64_t panel, int lane,
+uint16_t oct_q8_scale(const oct_weight_layout *l, const uint16_t *scales, int64_t panel, int lane,
                       int64_t unit_group);
 
 /* Symmetric quantisation of w[n_in][n_out] (f32, row stride n_out) in n_groups groups of inputs:

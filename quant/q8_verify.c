@@ -7,8 +7,8 @@
 
 enum {
     COLUMNS = 1024, /* compared before going to the next rows, to stay near in memory */
-    LANES = OCT_Q8_PANEL,
-    QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
+    LANES = OCT_PANEL,
+    QUAD_BYTES = OCT_PANEL * OCT_QUAD,
     ZERO = 0x80
 };
 
@@ -19,7 +19,7 @@ typedef struct part_place {
     int half;         /* lane of the first, if parts are interleaved */
 } part_place;
 
-static part_place place_part(const oct_q8_layout *l, int part, int64_t slice)
+static part_place place_part(const oct_weight_layout *l, int part, int64_t slice)
 {
     int64_t cut = l->split == OCT_SPLIT_OUT ? l->n_slices : 1;
     part_place p = {.n = l->part_out[part] / cut, .half = part * LANES / 2};
@@ -30,7 +30,7 @@ static part_place place_part(const oct_q8_layout *l, int part, int64_t slice)
 }
 
 /* Panel and lane of column c of the part; returns how many columns follow in the same panel. */
-static int64_t locate(const oct_q8_layout *l, const part_place *p, int64_t c, int64_t *panel,
+static int64_t locate(const oct_weight_layout *l, const part_place *p, int64_t c, int64_t *panel,
                       int64_t *lane)
 {
     int64_t width = l->interleave ? LANES / 2 : LANES;
@@ -65,9 +65,9 @@ static unsigned quad_differs(const uint8_t *restrict stored, const int8_t *r0, c
 }
 
 /* Columns c0 .. c1 - 1 of one part, all rows of one group. */
-static bool columns_equal(const oct_q8_layout *l, const part_place *p, const oct_q8_source *s,
-                          int64_t first_row, int64_t unit_group, int64_t c0, int64_t c1,
-                          const uint8_t *unit)
+static bool columns_equal(const oct_weight_layout *l, const part_place *p,
+                          const oct_weight_source *s, int64_t first_row, int64_t unit_group,
+                          int64_t c0, int64_t c1, const uint8_t *unit)
 {
     unsigned differs = 0;
     int64_t n_rows;
@@ -92,7 +92,7 @@ static bool columns_equal(const oct_q8_layout *l, const part_place *p, const oct
     return true;
 }
 
-static bool part_equal(const oct_q8_layout *l, const part_place *p, const oct_q8_source *s,
+static bool part_equal(const oct_weight_layout *l, const part_place *p, const oct_weight_source *s,
                        int64_t first_group, const uint8_t *unit)
 {
     for (int64_t c0 = 0; c0 < p->n; c0 += COLUMNS) {
@@ -104,8 +104,9 @@ static bool part_equal(const oct_q8_layout *l, const part_place *p, const oct_q8
     return true;
 }
 
-static bool part_scales_equal(const oct_q8_layout *l, const part_place *p, const oct_q8_source *s,
-                              int64_t first_group, const uint16_t *stored)
+static bool part_scales_equal(const oct_weight_layout *l, const part_place *p,
+                              const oct_weight_source *s, int64_t first_group,
+                              const uint16_t *stored)
 {
     const uint8_t *scales = (const uint8_t *)s->scales; /* may be unaligned */
     for (int64_t g = 0; g < l->unit_groups; g++)
@@ -120,7 +121,7 @@ static bool part_scales_equal(const oct_q8_layout *l, const part_place *p, const
 }
 
 /* Lanes without a source in one panel, and inputs missing in each group's last quad. */
-static bool panel_padding_empty(const oct_q8_layout *l, const uint8_t *panel, const bool *used)
+static bool panel_padding_empty(const oct_weight_layout *l, const uint8_t *panel, const bool *used)
 {
     for (int64_t g = 0; g < l->unit_groups; g++) {
         for (int64_t q = 0; q < l->group_quads; q++) {
@@ -135,7 +136,8 @@ static bool panel_padding_empty(const oct_q8_layout *l, const uint8_t *panel, co
 }
 
 /* The same lanes' scales; scales are those of the panel. */
-static bool scale_padding_empty(const oct_q8_layout *l, const uint16_t *scales, const bool *used)
+static bool scale_padding_empty(const oct_weight_layout *l, const uint16_t *scales,
+                                const bool *used)
 {
     for (int64_t i = 0; i < l->unit_groups * LANES; i++)
         if (!used[i % LANES] && scales[i] != 0)
@@ -144,7 +146,7 @@ static bool scale_padding_empty(const oct_q8_layout *l, const uint16_t *scales, 
 }
 
 /* The last quad of every group of a panel whose lanes are all used. */
-static bool tails_empty(const oct_q8_layout *l, const uint8_t *panel)
+static bool tails_empty(const oct_weight_layout *l, const uint8_t *panel)
 {
     for (int64_t g = 0; g < l->unit_groups; g++) {
         const uint8_t *quad = panel + (size_t)((g + 1) * l->group_quads - 1) * QUAD_BYTES;
@@ -164,7 +166,7 @@ static bool bytes_zero(const void *p, size_t from, size_t to)
 }
 
 /* What no part of the source fills; used: lanes of the last panel that have one. */
-static bool padding_empty(const oct_q8_layout *l, const uint8_t *unit, const bool *used)
+static bool padding_empty(const oct_weight_layout *l, const uint8_t *unit, const bool *used)
 {
     for (int64_t p = 0; p < l->n_panels - 1; p++)
         if (!tails_empty(l, unit + (size_t)p * l->panel_bytes))
@@ -173,7 +175,7 @@ static bool padding_empty(const oct_q8_layout *l, const uint8_t *unit, const boo
            bytes_zero(unit, l->unit_bytes, l->unit_stride);
 }
 
-bool oct_q8_verify(const oct_q8_layout *l, int64_t slice, const oct_q8_source *src,
+bool oct_q8_verify(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
                    const uint8_t *weights, const uint16_t *scales)
 {
     int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0;

@@ -128,7 +128,7 @@ static const linear_shape linear_shapes[] = {
 };
 
 typedef struct linear_case {
-    oct_q8_layout w;
+    oct_weight_layout w;
     oct_act_layout act;
     int64_t n_panels, ld; /* ld: channels, 64 for each panel */
     int8_t *q;            /* [unit_in][ld] */
@@ -153,14 +153,14 @@ static void linear_case_make(const linear_shape *s, int64_t n_panels, int patter
 {
     int64_t unit_in = s->group_in * s->unit_groups, n_in = s->group_in * s->row_groups;
     c->n_panels = n_panels;
-    c->ld = n_panels * OCT_Q8_PANEL;
-    c->w = (oct_q8_layout){.n_experts = 1,
-                           .n_slices = 1,
-                           .n_in = unit_in,
-                           .n_groups = s->unit_groups,
-                           .part_out = {c->ld},
-                           .n_parts = 1};
-    if (oct_q8_layout_init(&c->w))
+    c->ld = n_panels * OCT_PANEL;
+    c->w = (oct_weight_layout){.n_experts = 1,
+                               .n_slices = 1,
+                               .n_in = unit_in,
+                               .n_groups = s->unit_groups,
+                               .part_out = {c->ld},
+                               .n_parts = 1};
+    if (oct_weight_layout_init(&c->w))
         abort();
     oct_act_layout_init(&c->act, n_in, s->row_groups, check_digits);
     c->q = scratch((size_t)(unit_in * c->ld));
@@ -170,7 +170,7 @@ static void linear_case_make(const linear_shape *s, int64_t n_panels, int patter
         c->scales[i] = (uint16_t)rig_int(&check_rng, 0x3a00, 0x3d00);
     uint8_t *unit = scratch(c->w.unit_stride);
     uint16_t *unit_scales = scratch(c->w.scale_stride);
-    oct_q8_source src = {.w = c->q, .scales = c->scales, .ld = c->ld};
+    oct_weight_source src = {.w = c->q, .scales = c->scales, .ld = c->ld};
     oct_q8_pack(&c->w, 0, &src, unit, unit_scales);
     c->panel = rig_input(&check_pool, unit, c->w.unit_bytes, 64);
     c->panel_scales = rig_input(&check_pool, unit_scales, c->w.scale_bytes, 64);
@@ -314,7 +314,7 @@ static const char *act_sizes_run(const oct_kernels *k)
         for (int64_t j = 0; j < 64 && i0 + j < GROUP; j++)
             c.q[(i0 + j) * 64 + j] = 1;
         uint8_t *unit = scratch(c.w.unit_stride);
-        oct_q8_source src = {.w = c.q, .scales = c.scales, .ld = 64};
+        oct_weight_source src = {.w = c.q, .scales = c.scales, .ld = 64};
         oct_q8_pack(&c.w, 0, &src, unit, NULL);
         void *row = scratch(c.act.bytes);
         CHECK_RUNS(k->act_quantise(&c.act, c.x[0], row), "603 inputs");

@@ -33,12 +33,12 @@ static inline float oracle_dot(const float *x, const float *w, int64_t n)
 /* 64 channels of y from the definition: int64 sums over the source matrix, not the packed one.
  *   q [unit_in][ld], scales [unit_groups][ld] bf16; a [n_in of the whole row] and s [n_blocks] from
  *   oct_act_quantise_ref. */
-static inline void oracle_linear_row(const oct_q8_layout *w, const oct_act_layout *act,
+static inline void oracle_linear_row(const oct_weight_layout *w, const oct_act_layout *act,
                                      const int8_t *q, const uint16_t *scales, int64_t ld,
                                      const int16_t *a, const float *s, int64_t first_group,
                                      float *y)
 {
-    for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+    for (int lane = 0; lane < OCT_PANEL; lane++) {
         float sum = 0.0f;
         for (int64_t g = 0; g < w->unit_groups; g++) {
             float t = 0.0f;

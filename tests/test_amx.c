@@ -51,7 +51,7 @@ void emulated_few_rows(const oct_linear_args *a)
     for (int64_t r = 0; r < a->n_rows; r++) {
         const float *s = a->rows[r];
         const int8_t *digits = (const int8_t *)a->rows[r] + l->digits_at;
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        for (int lane = 0; lane < OCT_PANEL; lane++) {
             float y = 0.0f;
             for (int64_t g = 0; g < a->w->unit_groups; g++) {
                 float t = 0.0f;
@@ -65,9 +65,9 @@ void emulated_few_rows(const oct_linear_args *a)
                         isum = 0;
                     }
                 }
-                y = fmaf(t, oct_f32_of_bf16(a->scales[g * OCT_Q8_PANEL + lane]), y);
+                y = fmaf(t, oct_f32_of_bf16(a->scales[g * OCT_PANEL + lane]), y);
             }
-            a->y[r * OCT_Q8_PANEL + lane] = y;
+            a->y[r * OCT_PANEL + lane] = y;
         }
     }
 }

@@ -96,9 +96,9 @@ static const oct_gguf_tensor *layer_tensor(const oct_gguf *g, int64_t layer, con
 
 /* Every integer and scale of one packed matrix, by the functions that define the packing. */
 static void compare_packed(const pair_of_files *f, int64_t layer, const char *name,
-                           const oct_q8_layout *l, const char *const *part_name)
+                           const oct_weight_layout *l, const char *const *part_name)
 {
-    const oct_gguf_tensor *t = layer_tensor(f->octet, layer, name), *part_t[OCT_Q8_MAX_PARTS];
+    const oct_gguf_tensor *t = layer_tensor(f->octet, layer, name), *part_t[OCT_WEIGHT_MAX_PARTS];
     const uint8_t *all_scales = layer_part(f->octet, layer, name, "scales")->data;
     int64_t seen = 0;
 
@@ -112,13 +112,15 @@ static void compare_packed(const pair_of_files *f, int64_t layer, const char *na
     for (int64_t e = 0; e < l->n_experts; e++)
         for (int64_t s = 0; s < l->n_slices; s++)
             for (int64_t panel = 0; panel < l->n_panels; panel++)
-                for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-                    const uint8_t *unit = (const uint8_t *)t->data + oct_q8_unit_offset(l, e, s);
+                for (int lane = 0; lane < OCT_PANEL; lane++) {
+                    const uint8_t *unit =
+                        (const uint8_t *)t->data + oct_weight_unit_offset(l, e, s);
                     const uint16_t *scales =
-                        (const uint16_t *)(const void *)(all_scales + oct_q8_scale_offset(l, e, s));
+                        (const uint16_t *)(const void *)(all_scales +
+                                                         oct_weight_scale_offset(l, e, s));
                     int part;
                     int64_t channel;
-                    if (!oct_q8_lane(l, s, panel, lane, &part, &channel))
+                    if (!oct_weight_lane(l, s, panel, lane, &part, &channel))
                         continue;
                     const int64_t n = l->unit_groups * l->group_in;
                     const int64_t first = l->split == OCT_SPLIT_IN ? s * n : 0;
@@ -435,7 +437,7 @@ static void bend_scale(uint16_t bits)
     assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
     const oct_gguf_tensor *t = layer_part(g, 1, "attn_output", "scales");
     /* Slice 3 holds group 3; panel 1, lane 6. */
-    const uint64_t at = t->offset + oct_q8_scale_offset(&l.attn_out, 0, 3) + 2 * (64 + 6);
+    const uint64_t at = t->offset + oct_weight_scale_offset(&l.attn_out, 0, 3) + 2 * (64 + 6);
     FILE *f = fopen(bent, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(oct_gguf_bytes(g), 1, oct_gguf_file_bytes(g), f),

@@ -319,7 +319,7 @@ static void test_tensor_shapes(void **state)
     oct_error err = {0};
     const struct {
         oct_grok_kind weights, scales;
-        const oct_q8_layout *layout;
+        const oct_weight_layout *layout;
     } packed[] = {{OCT_GROK_QKV, OCT_GROK_QKV_SCALES, &l.qkv},
                   {OCT_GROK_ATTN_OUT, OCT_GROK_ATTN_OUT_SCALES, &l.attn_out},
                   {OCT_GROK_GATE_UP, OCT_GROK_GATE_UP_SCALES, &l.gate_up},
@@ -328,7 +328,7 @@ static void test_tensor_shapes(void **state)
     assert_int_equal(oct_grok_layouts_init(&odd, &l, &err), OCT_OK);
     assert_int_equal(oct_grok_manifest(&odd, &l, &t, &n, &err), OCT_OK);
     for (int64_t i = 0; i < n; i++) {
-        const oct_q8_layout *q = NULL;
+        const oct_weight_layout *q = NULL;
         bool scales = false;
         for (size_t k = 0; k < sizeof packed / sizeof packed[0]; k++)
             if (t[i].kind == packed[k].weights || t[i].kind == packed[k].scales) {

@@ -108,7 +108,7 @@ static float scalar_sum(const oct_linear_args *l, const void *row, int lane)
             t = fault == ROUNDS_PRODUCT ? t + product : fmaf(isum, scale, t);
         }
         int64_t scale_group = fault == SWAPS_SCALES ? groups - 1 - g : g;
-        y = fmaf(t, oct_f32_of_bf16(l->scales[scale_group * OCT_Q8_PANEL + lane]), y);
+        y = fmaf(t, oct_f32_of_bf16(l->scales[scale_group * OCT_PANEL + lane]), y);
     }
     return y;
 }
@@ -117,21 +117,21 @@ static void scalar_linear(const oct_linear_args *l)
 {
     for (int64_t p = 0; p < l->n_panels; p++) {
         const oct_linear_args one = oct_linear_panel(l, fault == FIRST_PANEL_ONLY ? 0 : p);
-        float *y = l->y + p * l->n_rows * OCT_Q8_PANEL;
+        float *y = l->y + p * l->n_rows * OCT_PANEL;
         for (int64_t r = 0; r < l->n_rows; r++) {
             const void *row = l->rows[fault == PREVIOUS_ROW && r > 0 ? r - 1 : r];
-            for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
-                float before = fault == ADDS_TO_Y ? y[r * OCT_Q8_PANEL + lane] : 0.0f;
-                y[r * OCT_Q8_PANEL + lane] = before + scalar_sum(&one, row, lane);
+            for (int lane = 0; lane < OCT_PANEL; lane++) {
+                float before = fault == ADDS_TO_Y ? y[r * OCT_PANEL + lane] : 0.0f;
+                y[r * OCT_PANEL + lane] = before + scalar_sum(&one, row, lane);
             }
         }
     }
     const volatile uint8_t *end =
-        (const uint8_t *)(l->scales + l->n_panels * l->w->unit_groups * OCT_Q8_PANEL);
+        (const uint8_t *)(l->scales + l->n_panels * l->w->unit_groups * OCT_PANEL);
     if (fault == READS_PAST_END)
         (void)*end;
     if (fault == WRITES_PAST_END)
-        l->y[l->n_panels * l->n_rows * OCT_Q8_PANEL] = 0.0f;
+        l->y[l->n_panels * l->n_rows * OCT_PANEL] = 0.0f;
 }
 
 /* ---- other kernels that are wrong ---- */
@@ -331,8 +331,8 @@ static void fold_is_a_binary_tree(void **state)
     (void)state;
     enum { N = 21 };
     for (int row = 0; row <= (int)oct_isa_detect(); row++) {
-        for (int n_slices = 1; n_slices <= OCT_Q8_MAX_SLICES; n_slices++) {
-            float tile[OCT_Q8_MAX_SLICES][N], *levels = scratch(4 * N * sizeof *levels);
+        for (int n_slices = 1; n_slices <= OCT_WEIGHT_MAX_SLICES; n_slices++) {
+            float tile[OCT_WEIGHT_MAX_SLICES][N], *levels = scratch(4 * N * sizeof *levels);
             oct_fold f;
             oct_fold_begin(&f, levels, N, oct_kernel_rows[row].add);
             for (int s = 0; s < n_slices; s++) {

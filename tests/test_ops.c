@@ -237,7 +237,7 @@ static void attention(void **state)
 /* ---- matrices ---- */
 
 typedef struct packed {
-    oct_q8_layout l;
+    oct_weight_layout l;
     oct_act_layout act;
     uint8_t *units;
     uint16_t *scales;
@@ -245,34 +245,34 @@ typedef struct packed {
 
 static uint16_t *scales_of(const packed *p, int64_t slice)
 {
-    return p->scales + oct_q8_scale_offset(&p->l, 0, slice) / sizeof *p->scales;
+    return p->scales + oct_weight_scale_offset(&p->l, 0, slice) / sizeof *p->scales;
 }
 
 /* Parts w0 and, interleaved, w1 (name or NULL): golden/ops/NAME_w and NAME_scales_bf16. */
-static packed pack(const char *w0, const char *w1, enum oct_q8_split split)
+static packed pack(const char *w0, const char *w1, enum oct_weight_split split)
 {
     packed p = {.l = {.n_experts = 1, .n_slices = 1, .n_parts = w1 ? 2 : 1, .interleave = w1}};
     oct_npy w[2] = {{0}}, s[2] = {{0}};
-    oct_q8_source src[2] = {{0}};
+    oct_weight_source src[2] = {{0}};
     for (int i = 0; i < p.l.n_parts; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s_w", i ? w1 : w0);
         w[i] = load(name, 'i', 1);
         snprintf(name, sizeof name, "%s_scales_bf16", i ? w1 : w0);
         s[i] = load(name, 'u', 2);
-        src[i] = (oct_q8_source){.w = w[i].data, .scales = s[i].data, .ld = w[i].shape[1]};
+        src[i] = (oct_weight_source){.w = w[i].data, .scales = s[i].data, .ld = w[i].shape[1]};
         p.l.part_out[i] = w[i].shape[1];
     }
     p.l.n_in = w[0].shape[0];
     p.l.n_groups = s[0].shape[0];
     p.l.split = split;
     p.l.n_slices = split == OCT_SPLIT_IN ? p.l.n_groups : 1;
-    assert_null(oct_q8_layout_init(&p.l));
+    assert_null(oct_weight_layout_init(&p.l));
     oct_act_layout_init(&p.act, p.l.n_in, p.l.n_groups, 2);
     p.units = zeroed(p.l.unit_stride * (size_t)p.l.n_slices);
     p.scales = zeroed(p.l.scale_stride * (size_t)p.l.n_slices);
     for (int64_t slice = 0; slice < p.l.n_slices; slice++) {
-        uint8_t *unit = p.units + oct_q8_unit_offset(&p.l, 0, slice);
+        uint8_t *unit = p.units + oct_weight_unit_offset(&p.l, 0, slice);
         uint16_t *scales = scales_of(&p, slice);
         oct_q8_pack(&p.l, slice, src, unit, scales);
         assert_true(oct_q8_verify(&p.l, slice, src, unit, scales));
@@ -288,22 +288,22 @@ static packed pack(const char *w0, const char *w1, enum oct_q8_split split)
 static void multiply_panel(const oct_kernels *k, const packed *p, int64_t panel,
                            const void *const *rows, int64_t n_rows, float *y)
 {
-    int64_t n = n_rows * OCT_Q8_PANEL;
+    int64_t n = n_rows * OCT_PANEL;
     float *levels = zeroed((size_t)n * 4 * 4);
     oct_fold fold;
     oct_fold_begin(&fold, levels, n, k->add);
     for (int64_t slice = 0; slice < p->l.n_slices; slice++) {
-        k->linear(&(oct_linear_args){
-            .n_panels = 1,
-            .w = &p->l,
-            .panel =
-                p->units + oct_q8_unit_offset(&p->l, 0, slice) + (size_t)panel * p->l.panel_bytes,
-            .scales = scales_of(p, slice) + panel * p->l.unit_groups * OCT_Q8_PANEL,
-            .act = &p->act,
-            .rows = rows,
-            .n_rows = n_rows,
-            .first_group = slice * p->l.unit_groups,
-            .y = oct_fold_next(&fold)});
+        k->linear(
+            &(oct_linear_args){.n_panels = 1,
+                               .w = &p->l,
+                               .panel = p->units + oct_weight_unit_offset(&p->l, 0, slice) +
+                                        (size_t)panel * p->l.panel_bytes,
+                               .scales = scales_of(p, slice) + panel * p->l.unit_groups * OCT_PANEL,
+                               .act = &p->act,
+                               .rows = rows,
+                               .n_rows = n_rows,
+                               .first_group = slice * p->l.unit_groups,
+                               .y = oct_fold_next(&fold)});
         oct_fold_push(&fold);
     }
     memcpy(y, oct_fold_end(&fold), (size_t)n * 4);
@@ -322,17 +322,16 @@ static void multiply(const oct_kernels *k, const packed *p, const float *x, int6
         rows[r] = row[r] = zeroed(p->act.bytes);
         k->act_quantise(&p->act, x + r * p->l.n_in, row[r]);
     }
-    float *tile = zeroed((size_t)n_rows * OCT_Q8_PANEL * 4);
+    float *tile = zeroed((size_t)n_rows * OCT_PANEL * 4);
     for (int64_t panel = 0; panel < p->l.n_panels; panel++) {
         multiply_panel(k, p, panel, rows, n_rows, tile);
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        for (int lane = 0; lane < OCT_PANEL; lane++) {
             int part;
             int64_t channel;
-            if (!oct_q8_lane(&p->l, 0, panel, lane, &part, &channel))
+            if (!oct_weight_lane(&p->l, 0, panel, lane, &part, &channel))
                 continue;
             for (int64_t r = 0; r < n_rows; r++)
-                y[r * p->l.n_out + part * p->l.part_out[0] + channel] =
-                    tile[r * OCT_Q8_PANEL + lane];
+                y[r * p->l.n_out + part * p->l.part_out[0] + channel] = tile[r * OCT_PANEL + lane];
         }
     }
     free(tile);
@@ -348,9 +347,9 @@ static double bf16_error(const packed *p, const float *x, const float *want)
         double y = 0.0;
         for (int64_t i = 0; i < p->l.n_in; i++) {
             int64_t unit_in = p->l.unit_groups * p->l.group_in;
-            const uint8_t *unit = p->units + oct_q8_unit_offset(&p->l, 0, i / unit_in);
-            int lane = (int)(o % OCT_Q8_PANEL);
-            int64_t panel = o / OCT_Q8_PANEL, in = i % unit_in;
+            const uint8_t *unit = p->units + oct_weight_unit_offset(&p->l, 0, i / unit_in);
+            int lane = (int)(o % OCT_PANEL);
+            int64_t panel = o / OCT_PANEL, in = i % unit_in;
             double w = (double)oct_q8_weight(&p->l, unit, panel, lane, in) *
                        (double)oct_f32_of_bf16(oct_q8_scale(&p->l, scales_of(p, i / unit_in), panel,
                                                             lane, in / p->l.group_in));

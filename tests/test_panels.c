@@ -21,14 +21,14 @@ static rig_rng rng;
 /* A packed matrix of random bytes: what channels and inputs it has not got hold is nobody's
  * business. */
 typedef struct matrix {
-    oct_q8_layout l;
+    oct_weight_layout l;
     oct_tensor t;
 } matrix;
 
-static void matrix_make(matrix *m, const char *name, const oct_q8_layout *l)
+static void matrix_make(matrix *m, const char *name, const oct_weight_layout *l)
 {
     m->l = *l;
-    assert_null(oct_q8_layout_init(&m->l));
+    assert_null(oct_weight_layout_init(&m->l));
     size_t units = (size_t)(m->l.n_experts * m->l.n_slices);
     uint8_t *data = aligned_alloc(4096, units * m->l.unit_stride);
     uint16_t *scales = aligned_alloc(4096, units * m->l.scale_stride);
@@ -52,38 +52,38 @@ static oct_table table;
 static void weights_make(void)
 {
     matrix_make(&out_split, "outputs",
-                &(oct_q8_layout){.n_experts = 1,
-                                 .n_slices = SLICES,
-                                 .n_in = IN,
-                                 .n_groups = 1,
-                                 .part_out = {MID},
-                                 .n_parts = 1,
-                                 .split = OCT_SPLIT_OUT});
+                &(oct_weight_layout){.n_experts = 1,
+                                     .n_slices = SLICES,
+                                     .n_in = IN,
+                                     .n_groups = 1,
+                                     .part_out = {MID},
+                                     .n_parts = 1,
+                                     .split = OCT_SPLIT_OUT});
     matrix_make(&in_split, "inputs",
-                &(oct_q8_layout){.n_experts = 1,
-                                 .n_slices = SLICES,
-                                 .n_in = MID,
-                                 .n_groups = 2,
-                                 .part_out = {OUT},
-                                 .n_parts = 1,
-                                 .split = OCT_SPLIT_IN});
+                &(oct_weight_layout){.n_experts = 1,
+                                     .n_slices = SLICES,
+                                     .n_in = MID,
+                                     .n_groups = 2,
+                                     .part_out = {OUT},
+                                     .n_parts = 1,
+                                     .split = OCT_SPLIT_IN});
     matrix_make(&gate_up, "gate and up",
-                &(oct_q8_layout){.n_experts = 1,
-                                 .n_slices = SLICES,
-                                 .n_in = OUT,
-                                 .n_groups = 1,
-                                 .part_out = {FF, FF},
-                                 .n_parts = 2,
-                                 .interleave = true,
-                                 .split = OCT_SPLIT_OUT});
+                &(oct_weight_layout){.n_experts = 1,
+                                     .n_slices = SLICES,
+                                     .n_in = OUT,
+                                     .n_groups = 1,
+                                     .part_out = {FF, FF},
+                                     .n_parts = 2,
+                                     .interleave = true,
+                                     .split = OCT_SPLIT_OUT});
     matrix_make(&down, "down",
-                &(oct_q8_layout){.n_experts = 1,
-                                 .n_slices = SLICES,
-                                 .n_in = FF,
-                                 .n_groups = 4,
-                                 .part_out = {OUT},
-                                 .n_parts = 1,
-                                 .split = OCT_SPLIT_IN});
+                &(oct_weight_layout){.n_experts = 1,
+                                     .n_slices = SLICES,
+                                     .n_in = FF,
+                                     .n_groups = 4,
+                                     .part_out = {OUT},
+                                     .n_parts = 1,
+                                     .split = OCT_SPLIT_IN});
     uint16_t *rows = malloc(TOKENS * IN * sizeof *rows);
     assert_non_null(rows);
     for (int i = 0; i < TOKENS * IN; i++)
@@ -175,7 +175,7 @@ static void run_lengths(void **state)
     oct_kernels k = {.panels = 4};
     oct_cpu cpu = {.k = &k};
     oct_cpu_run c = {.cpu = &cpu, .domain_threads = 2};
-    oct_q8_layout l = {.n_panels = 96};
+    oct_weight_layout l = {.n_panels = 96};
     assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 128), 4);
     assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 15), 1);
     c.domain_threads = 8;

@@ -15,28 +15,29 @@ static rig_rng rng;
 
 /* ---- layouts ---- */
 
-static oct_q8_layout layout_of(enum oct_q8_split split, int64_t slices, int64_t n_in,
-                               int64_t groups, int64_t p0, int64_t p1, int64_t p2, bool interleave)
+static oct_weight_layout layout_of(enum oct_weight_split split, int64_t slices, int64_t n_in,
+                                   int64_t groups, int64_t p0, int64_t p1, int64_t p2,
+                                   bool interleave)
 {
-    oct_q8_layout l = {.n_experts = 1,
-                       .n_slices = slices,
-                       .n_in = n_in,
-                       .n_groups = groups,
-                       .part_out = {p0, p1, p2},
-                       .n_parts = p2   ? 3
-                                  : p1 ? 2
-                                       : 1,
-                       .interleave = interleave,
-                       .split = split};
+    oct_weight_layout l = {.n_experts = 1,
+                           .n_slices = slices,
+                           .n_in = n_in,
+                           .n_groups = groups,
+                           .part_out = {p0, p1, p2},
+                           .n_parts = p2   ? 3
+                                      : p1 ? 2
+                                           : 1,
+                           .interleave = interleave,
+                           .split = split};
     return l;
 }
 
 static void grok1_layouts(void **state)
 {
     (void)state;
-    oct_q8_layout l = layout_of(OCT_SPLIT_OUT, 8, 6144, 1, 32768, 32768, 0, true);
+    oct_weight_layout l = layout_of(OCT_SPLIT_OUT, 8, 6144, 1, 32768, 32768, 0, true);
     l.n_experts = 8;
-    assert_null(oct_q8_layout_init(&l));
+    assert_null(oct_weight_layout_init(&l));
     assert_int_equal(l.n_out, 65536);
     assert_int_equal(l.unit_out, 8192);
     assert_int_equal(l.n_panels, 128);
@@ -47,17 +48,17 @@ static void grok1_layouts(void **state)
     assert_int_equal(l.unit_stride, 48 << 20); /* scales would need another 2 MiB */
     assert_int_equal(l.scale_bytes, 128 * 64 * 2);
     assert_int_equal(l.scale_stride, 16384);
-    assert_int_equal(oct_q8_unit_offset(&l, 3, 5), l.unit_stride * 29);
-    assert_int_equal(oct_q8_scale_offset(&l, 3, 5), l.scale_stride * 29);
+    assert_int_equal(oct_weight_unit_offset(&l, 3, 5), l.unit_stride * 29);
+    assert_int_equal(oct_weight_scale_offset(&l, 3, 5), l.scale_stride * 29);
 
     l = layout_of(OCT_SPLIT_IN, 8, 32768, 8, 6144, 0, 0, false);
-    assert_null(oct_q8_layout_init(&l));
+    assert_null(oct_weight_layout_init(&l));
     assert_int_equal(l.unit_groups, 1);
     assert_int_equal(l.group_in, 4096);
     assert_int_equal(l.n_panels, 96);
 
     l = layout_of(OCT_SPLIT_IN, 4, 27 * 8, 8, 100, 0, 0, false);
-    assert_null(oct_q8_layout_init(&l));
+    assert_null(oct_weight_layout_init(&l));
     assert_int_equal(l.group_quads, 7);
     assert_int_equal(l.unit_groups, 2);
     assert_int_equal(l.panel_bytes, 2 * 7 * 256);
@@ -70,7 +71,7 @@ static void bad_layouts(void **state)
 {
     (void)state;
     const int64_t big = INT64_MAX;
-    const oct_q8_layout bad[] = {
+    const oct_weight_layout bad[] = {
         layout_of(OCT_SPLIT_OUT, 0, 64, 1, 64, 0, 0, false),
         layout_of(OCT_SPLIT_OUT, 9, 72, 1, 72, 0, 0, false),
         layout_of(OCT_SPLIT_OUT, -1, 64, 1, 64, 0, 0, false),
@@ -90,35 +91,35 @@ static void bad_layouts(void **state)
         layout_of(OCT_SPLIT_OUT, 1, 64, 1, big, big, big, false),
         layout_of(OCT_SPLIT_OUT, 1, INT64_C(1) << 40, 1, INT64_C(1) << 40, 0, 0, false),
         layout_of(OCT_SPLIT_IN, 1, INT64_C(1) << 50, INT64_C(1) << 50, 1 << 20, 0, 0, false),
-        layout_of((enum oct_q8_split)7, 1, 64, 1, 64, 0, 0, false),
+        layout_of((enum oct_weight_split)7, 1, 64, 1, 64, 0, 0, false),
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        oct_q8_layout l = bad[i];
-        if (!oct_q8_layout_init(&l))
+        oct_weight_layout l = bad[i];
+        if (!oct_weight_layout_init(&l))
             fail_msg("bad layout %zu was taken", i);
     }
-    oct_q8_layout l = layout_of(OCT_SPLIT_OUT, 8, 6144, 1, 65536, 0, 0, false);
+    oct_weight_layout l = layout_of(OCT_SPLIT_OUT, 8, 6144, 1, 65536, 0, 0, false);
     l.n_experts = 0;
-    assert_non_null(oct_q8_layout_init(&l));
+    assert_non_null(oct_weight_layout_init(&l));
     l.n_experts = big / 2;
-    assert_non_null(oct_q8_layout_init(&l));
+    assert_non_null(oct_weight_layout_init(&l));
     l.n_experts = 1;
     l.n_parts = 4;
-    assert_non_null(oct_q8_layout_init(&l));
+    assert_non_null(oct_weight_layout_init(&l));
 }
 
 /* ---- packing ---- */
 
 typedef struct matrix {
-    oct_q8_layout l;
-    oct_q8_source src[OCT_Q8_MAX_PARTS];
+    oct_weight_layout l;
+    oct_weight_source src[OCT_WEIGHT_MAX_PARTS];
     rig_pool pool;
 } matrix;
 
 /* Random integers over the whole range; scales at an odd address, as in a file. */
 static void matrix_fill(matrix *m)
 {
-    assert_null(oct_q8_layout_init(&m->l));
+    assert_null(oct_weight_layout_init(&m->l));
     for (int p = 0; p < m->l.n_parts; p++) {
         int64_t ld = m->l.part_out[p];
         size_t n = (size_t)(m->l.n_in * ld), n_scales = (size_t)(m->l.n_groups * ld);
@@ -128,18 +129,19 @@ static void matrix_fill(matrix *m)
         uint8_t *s = (uint8_t *)rig_buffer_new(&m->pool, n_scales * 2 + 1, 2) + 1;
         for (size_t i = 0; i < n_scales * 2; i++)
             s[i] = (uint8_t)rig_int(&rng, 1, 255);
-        m->src[p] = (oct_q8_source){.w = w, .scales = (const uint16_t *)(const void *)s, .ld = ld};
+        m->src[p] =
+            (oct_weight_source){.w = w, .scales = (const uint16_t *)(const void *)s, .ld = ld};
     }
 }
 
-static uint16_t source_scale(const oct_q8_source *s, int64_t i)
+static uint16_t source_scale(const oct_weight_source *s, int64_t i)
 {
     uint16_t v;
     memcpy(&v, (const uint8_t *)s->scales + 2 * i, sizeof v);
     return v;
 }
 
-static const oct_q8_layout pack_cases[] = {
+static const oct_weight_layout pack_cases[] = {
     /* split, slices, n_in, groups, parts, interleave */
     {.n_slices = 1, .n_in = 4, .n_groups = 1, .part_out = {64}, .n_parts = 1},
     {.n_slices = 1, .n_in = 1, .n_groups = 1, .part_out = {1}, .n_parts = 1},
@@ -189,7 +191,7 @@ static packed packed_new(matrix *m)
                     rig_buffer_new(&m->pool, m->l.scale_stride, 64)};
 }
 
-static void pack(const matrix *m, int64_t slice, const oct_q8_source *src, packed u)
+static void pack(const matrix *m, int64_t slice, const oct_weight_source *src, packed u)
 {
     oct_q8_pack(&m->l, slice, src, u.weights, u.scales);
 }
@@ -202,14 +204,14 @@ static bool verify(const matrix *m, int64_t slice, packed u)
 /* Every place of the unit against the source, and every source number seen once. */
 static void unit_matches(const matrix *m, int64_t slice, packed u)
 {
-    const oct_q8_layout *l = &m->l;
+    const oct_weight_layout *l = &m->l;
     int64_t first_group = l->split == OCT_SPLIT_IN ? slice * l->unit_groups : 0, n_lanes = 0;
     int64_t sum_channels = 0;
     for (int64_t panel = 0; panel < l->n_panels; panel++) {
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++) {
+        for (int lane = 0; lane < OCT_PANEL; lane++) {
             int part;
             int64_t channel;
-            bool used = oct_q8_lane(l, slice, panel, lane, &part, &channel);
+            bool used = oct_weight_lane(l, slice, panel, lane, &part, &channel);
             if (used) {
                 n_lanes++;
                 sum_channels += channel + 1000003 * part;
@@ -323,7 +325,7 @@ static void swapped_sources_are_found(void **state)
     matrix m = {.l = layout_of(OCT_SPLIT_OUT, 2, 24, 2, 64, 64, 0, true)};
     matrix_fill(&m);
     packed u = packed_new(&m);
-    oct_q8_source swapped[2] = {m.src[1], m.src[0]};
+    oct_weight_source swapped[2] = {m.src[1], m.src[0]};
     pack(&m, 0, swapped, u);
     assert_false(verify(&m, 0, (packed){.weights = u.weights}));
     assert_false(verify(&m, 0, (packed){.scales = u.scales}));

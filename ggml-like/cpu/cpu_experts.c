@@ -38,14 +38,14 @@ static size_t align64(size_t n)
 static oct_act_layout down_act(const oct_node *n)
 {
     oct_act_layout act;
-    const oct_q8_layout *down = n->w[1]->q8;
+    const oct_weight_layout *down = n->w[1]->q8;
     oct_act_layout_init(&act, down->n_in, down->n_groups, n->in[0]->act.digits);
     return act;
 }
 
 static expert_temp temp_at(const oct_cpu *cpu, unsigned char *base, const oct_node *n, int64_t rows)
 {
-    const oct_q8_layout *down = n->w[1]->q8;
+    const oct_weight_layout *down = n->w[1]->q8;
     const oct_act_layout act = down_act(n);
     size_t wave = wave_rows(n, rows), slots = (size_t)(rows * n->n_used);
     size_t order_at = align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
@@ -111,7 +111,7 @@ typedef struct panel_run {
 } panel_run;
 
 static panel_run panel_run_of(const oct_cpu_run *c, const wave *w, int64_t e,
-                              const oct_q8_layout *l, int64_t n_units)
+                              const oct_weight_layout *l, int64_t n_units)
 {
     int64_t n = oct_cpu_panel_run(c, l, n_units, w->t->first[e + 1] - w->t->first[e]);
     return (panel_run){n, (l->n_panels + n - 1) / n};
@@ -126,7 +126,7 @@ static int64_t gate_up_units(const oct_cpu_run *c, const oct_tensor *w)
 
 /* Shares a phase's tasks, all panels of n_units units for every expert that has rows; groups are
  * the wave's experts. */
-static void share_tasks(oct_cpu_run *c, const wave *w, const oct_q8_layout *l, int64_t n_units,
+static void share_tasks(oct_cpu_run *c, const wave *w, const oct_weight_layout *l, int64_t n_units,
                         oct_cpu_task_fn *fn)
 {
     oct_cpu_work groups[OCT_CPU_MAX_EXPERTS];
@@ -144,7 +144,7 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
     const wave *w = job;
     int64_t e = w->first + group;
     const oct_tensor *act = w->n->in[0], *weight = w->n->w[0];
-    const oct_q8_layout *l = weight->q8;
+    const oct_weight_layout *l = weight->q8;
     const unsigned char *x = oct_cpu_data(c, act);
     const panel_run run = panel_run_of(c, w, e, l, gate_up_units(c, weight));
     int64_t slice = oct_cpu_first_slice(c, weight->kind, c->domain) + task / run.per_unit;
@@ -159,11 +159,11 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = x + (size_t)(w->t->order[i + r] / w->n->n_used) * act->row_bytes;
         const float *y = oct_cpu_panels(c, weight, &act->act, e, slice, panel, n_panels, rows);
-        for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_Q8_PANEL) {
-            int64_t at = (panel + j / rows) * (OCT_Q8_PANEL / 2), left = slice_ff - at;
-            c->cpu->k->gelu_mul(
-                y, y + OCT_Q8_PANEL / 2, left < OCT_Q8_PANEL / 2 ? left : OCT_Q8_PANEL / 2,
-                w->t->h + (i + j % rows - wave_first) * d_ff + slice * slice_ff + at);
+        for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_PANEL) {
+            int64_t at = (panel + j / rows) * (OCT_PANEL / 2), left = slice_ff - at;
+            c->cpu->k->gelu_mul(y, y + OCT_PANEL / 2, left < OCT_PANEL / 2 ? left : OCT_PANEL / 2,
+                                w->t->h + (i + j % rows - wave_first) * d_ff + slice * slice_ff +
+                                    at);
         }
     }
 }
@@ -187,17 +187,17 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t ta
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = w->t->hq + (size_t)(i + r - wave_first) * act.bytes;
         const float *y = oct_cpu_panels(c, weight, &act, e, 0, panel, n_panels, rows);
-        for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_Q8_PANEL) {
-            int64_t at = (panel + j / rows) * OCT_Q8_PANEL, n = out->cols - at;
+        for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_PANEL) {
+            int64_t at = (panel + j / rows) * OCT_PANEL, n = out->cols - at;
             memcpy(slots + w->t->order[i + j % rows] * out->cols + at, y,
-                   (size_t)(n < OCT_Q8_PANEL ? n : OCT_Q8_PANEL) * sizeof *y);
+                   (size_t)(n < OCT_PANEL ? n : OCT_PANEL) * sizeof *y);
         }
     }
 }
 
 static void quantise_rows(const oct_cpu_run *c, const wave *w)
 {
-    const oct_q8_layout *down = w->n->w[1]->q8;
+    const oct_weight_layout *down = w->n->w[1]->q8;
     const oct_act_layout act = down_act(w->n);
     int64_t lo, hi, rows = w->t->first[w->end] - w->t->first[w->first];
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);

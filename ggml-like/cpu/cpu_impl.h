@@ -68,7 +68,7 @@ void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_
 /* Panels of one task, out of n_units units of the matrix with so many rows each: as many as the row
  * of kernels likes, but never so many that threads would want for tasks. A unit is taken in runs of
  * this many panels, the last may be shorter. */
-int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_q8_layout *l, int64_t n_units,
+int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_weight_layout *l, int64_t n_units,
                           int64_t n_rows);
 
 /* The thread's tiles: OCT_FOLD_LEVELS tiles of OCT_ROW_BLOCK rows of 64 floats for each panel of a

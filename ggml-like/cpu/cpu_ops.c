@@ -27,7 +27,7 @@ static void my_range(const oct_cpu_run *c, int64_t n, int64_t *first, int64_t *e
     oct_team_range(n, c->thread, c->n_threads, first, end);
 }
 
-int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_q8_layout *l, int64_t n_units,
+int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_weight_layout *l, int64_t n_units,
                           int64_t n_rows)
 {
     enum { MANY_ROWS = 16, TASKS_PER_THREAD = 4 };
@@ -39,7 +39,7 @@ int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_q8_layout *l, int64_t 
 
 static size_t tile_floats(const oct_cpu *cpu)
 {
-    return (size_t)(OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_Q8_PANEL * cpu->k->panels);
+    return (size_t)(OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_PANEL * cpu->k->panels);
 }
 
 size_t oct_cpu_tiles_bytes(const oct_cpu *cpu)
@@ -57,7 +57,7 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_l
                       int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
                       int64_t n_rows)
 {
-    const oct_q8_layout *l = w->q8;
+    const oct_weight_layout *l = w->q8;
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {.w = l,
                          .n_panels = n_panels,
@@ -66,24 +66,24 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_l
                          .rows = tiles.rows,
                          .n_rows = n_rows};
     const unsigned char *data = (const unsigned char *)w->data + (size_t)panel * l->panel_bytes;
-    const uint16_t *scales = w->scales + panel * l->unit_groups * OCT_Q8_PANEL;
+    const uint16_t *scales = w->scales + panel * l->unit_groups * OCT_PANEL;
     if (l->split == OCT_SPLIT_OUT) {
-        a.panel = data + oct_q8_unit_offset(l, expert, slice);
-        a.scales = scales + oct_q8_scale_offset(l, expert, slice) / sizeof *scales;
+        a.panel = data + oct_weight_unit_offset(l, expert, slice);
+        a.scales = scales + oct_weight_scale_offset(l, expert, slice) / sizeof *scales;
         a.y = tiles.y;
         c->cpu->k->linear(&a);
         return tiles.y;
     }
     oct_fold fold;
-    oct_fold_begin(&fold, tiles.y, n_panels * n_rows * OCT_Q8_PANEL, c->cpu->k->add);
+    oct_fold_begin(&fold, tiles.y, n_panels * n_rows * OCT_PANEL, c->cpu->k->add);
     int64_t first = oct_cpu_first_slice(c, w->kind, c->domain);
     int64_t end = oct_cpu_first_slice(c, w->kind, c->domain + 1);
     for (int64_t s = first; s < end; s++) {
         bool last = s + 1 == end; /* then the first slice of the next panel is likely to follow */
-        a.panel = data + oct_q8_unit_offset(l, expert, s);
-        a.next = data + oct_q8_unit_offset(l, expert, last ? first : s + 1) +
+        a.panel = data + oct_weight_unit_offset(l, expert, s);
+        a.next = data + oct_weight_unit_offset(l, expert, last ? first : s + 1) +
                  (last ? (size_t)n_panels * l->panel_bytes : 0);
-        a.scales = scales + oct_q8_scale_offset(l, expert, s) / sizeof *scales;
+        a.scales = scales + oct_weight_scale_offset(l, expert, s) / sizeof *scales;
         a.first_group = s * l->unit_groups;
         a.y = oct_fold_next(&fold);
         c->cpu->k->linear(&a);
@@ -156,12 +156,12 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
 {
     const linear_job *j = job;
     const oct_tensor *act = j->n->in[0], *w = j->n->w[0];
-    const oct_q8_layout *l = w->q8;
+    const oct_weight_layout *l = w->q8;
     const unsigned char *x = oct_cpu_data(c, act);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     int64_t slice = oct_cpu_first_slice(c, w->kind, c->domain) + group, panel = task * j->run;
     int64_t n_panels = l->n_panels - panel < j->run ? l->n_panels - panel : j->run;
-    int64_t at = panel * OCT_Q8_PANEL;
+    int64_t at = panel * OCT_PANEL;
     float *out = j->parts + c->domain * j->stride + at +
                  (l->split == OCT_SPLIT_OUT ? slice * l->unit_out : 0);
     for (int64_t r0 = 0; r0 < j->n_rows; r0 += OCT_ROW_BLOCK) {
@@ -170,9 +170,9 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
             tiles.rows[r] = x + (size_t)(r0 + r) * act->row_bytes;
         const float *y = oct_cpu_panels(c, w, &act->act, 0, slice, panel, n_panels, rows);
         for (int64_t i = 0; i < n_panels * rows; i++) {
-            int64_t first = i / rows * OCT_Q8_PANEL, left = l->unit_out - at - first;
-            memcpy(out + (r0 + i % rows) * l->n_out + first, y + i * OCT_Q8_PANEL,
-                   (size_t)(left < OCT_Q8_PANEL ? left : OCT_Q8_PANEL) * sizeof *y);
+            int64_t first = i / rows * OCT_PANEL, left = l->unit_out - at - first;
+            memcpy(out + (r0 + i % rows) * l->n_out + first, y + i * OCT_PANEL,
+                   (size_t)(left < OCT_PANEL ? left : OCT_PANEL) * sizeof *y);
         }
     }
 }
@@ -180,14 +180,14 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
 static void op_linear(oct_cpu_run *c, const oct_node *n)
 {
     const oct_tensor *w = n->w[0];
-    const oct_q8_layout *l = w->q8;
+    const oct_weight_layout *l = w->q8;
     linear_job j = {.n = n, .n_rows = oct_cpu_rows(c, n->in[0]), .parts = oct_cpu_data(c, n->out)};
     bool join = l->split == OCT_SPLIT_IN && c->cpu->n_domains > 1;
     if (join) {
         j.parts = (float *)(void *)(c->plan->buffer + n->temp_offset);
         j.stride = n->out->rows * l->n_out;
     }
-    oct_cpu_work groups[OCT_Q8_MAX_SLICES];
+    oct_cpu_work groups[OCT_WEIGHT_MAX_SLICES];
     int64_t n_groups = l->split == OCT_SPLIT_OUT ? oct_cpu_first_slice(c, w->kind, c->domain + 1) -
                                                        oct_cpu_first_slice(c, w->kind, c->domain)
                                                  : 1;

@@ -49,8 +49,8 @@ oct_k_linear_fn oct_k_linear__amx, oct_k_linear__avx512;
 enum {
     TILE = 16, /* rows of a tile, channels of a tile of weights */
     STEP = 64, /* inputs of a tile */
-    STEP_QUADS = STEP / OCT_Q8_QUAD,
-    QUAD_BYTES = OCT_Q8_PANEL * OCT_Q8_QUAD,
+    STEP_QUADS = STEP / OCT_QUAD,
+    QUAD_BYTES = OCT_PANEL * OCT_QUAD,
     CHUNK = 128,  /* rows */
     FEW_ROWS = 3, /* are the business of avx512: memory is the bound */
     AHEAD = 3,    /* steps from packing to use */
@@ -73,9 +73,9 @@ typedef struct pending {
 /* Lies on the stack: 180 KiB. */
 typedef struct work {
     _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
-    _Alignas(64) int32_t sums[2][OCT_Q8_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
+    _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
     _Alignas(64) uint8_t tail[STEP_QUADS][QUAD_BYTES]; /* last weights of a group, then zeros */
-    _Alignas(64) float t[CHUNK][OCT_Q8_PANEL];
+    _Alignas(64) float t[CHUNK][OCT_PANEL];
     float scale[2][CHUNK]; /* of this block and the last */
     int32_t excess[2][CHUNK];
 
@@ -109,7 +109,7 @@ typedef struct work {
 
 static void block_size(const oct_linear_args *a, block *b)
 {
-    int64_t left = a->w->group_quads - b->start / OCT_Q8_QUAD, most = a->act->block / OCT_Q8_QUAD;
+    int64_t left = a->w->group_quads - b->start / OCT_QUAD, most = a->act->block / OCT_QUAD;
     b->n_quads = left < most ? left : most;
     b->n_steps = (b->n_quads + STEP_QUADS - 1) / STEP_QUADS;
 }
@@ -204,11 +204,11 @@ V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
     for (int64_t r = from; r < end; r++) {
         vi16 excess = vi_set1(u->excess[r]);
         v16 s = v_set1(u->scale[r]);
-        V_EACH (c, OCT_Q8_PANEL / TILE) {
+        V_EACH (c, OCT_PANEL / TILE) {
             vi16 isum = vi_sub(load_sums(w->sums[1][c][r]), excess);
             if (two)
                 isum = vi_add(isum, vi_shl(load_sums(w->sums[0][c][r]), 8));
-            float *t = u->t + r * OCT_Q8_PANEL + c * TILE;
+            float *t = u->t + r * OCT_PANEL + c * TILE;
             v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
         }
     }
@@ -225,12 +225,12 @@ static void finish_group(work *w, int64_t group)
     finish_rows(w, 0, TILE);
     w->done.n_rows = 0;
     for (int64_t p = 0; p < w->a.n_panels; p++) {
-        const uint16_t *scales = w->a.scales + (p * w->a.w->unit_groups + group) * OCT_Q8_PANEL;
-        for (int64_t c = 0; c < OCT_Q8_PANEL; c += TILE) {
+        const uint16_t *scales = w->a.scales + (p * w->a.w->unit_groups + group) * OCT_PANEL;
+        for (int64_t c = 0; c < OCT_PANEL; c += TILE) {
             v16 scale = v_load_bf16(scales + c);
             float *y = w->a.y + p * w->y_stride + c;
             const float *t = sum_of(w, p) + c;
-            for (int64_t r = 0; r < w->a.n_rows; r++, y += OCT_Q8_PANEL, t += OCT_Q8_PANEL) {
+            for (int64_t r = 0; r < w->a.n_rows; r++, y += OCT_PANEL, t += OCT_PANEL) {
                 v16 before = group == 0 ? v_zero() : v_load(y);
                 v_store(y, v_fma(v_load(t), scale, before));
             }
@@ -242,14 +242,14 @@ static void finish_group(work *w, int64_t group)
 static void begin_group(work *w)
 {
     for (int64_t p = 0; p < w->a.n_panels; p++)
-        memset(sum_of(w, p), 0, (size_t)w->a.n_rows * OCT_Q8_PANEL * sizeof(float));
+        memset(sum_of(w, p), 0, (size_t)w->a.n_rows * OCT_PANEL * sizeof(float));
 }
 
 /* ---- blocks, tiles, passes ---- */
 
 static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
 {
-    int64_t quad = b->group * w->a.w->group_quads + b->start / OCT_Q8_QUAD;
+    int64_t quad = b->group * w->a.w->group_quads + b->start / OCT_QUAD;
     return w->a.panel + (size_t)panel * w->a.w->panel_bytes + (size_t)quad * QUAD_BYTES;
 }
 
@@ -355,7 +355,7 @@ static void tile_run(work *w, int64_t panel, int64_t tile)
     w->done = (pending){.n_rows = left < TILE ? left : TILE,
                         .scale = w->scale[w->parity] + row,
                         .excess = w->excess[w->parity] + row,
-                        .t = sum_of(w, panel) + row * OCT_Q8_PANEL};
+                        .t = sum_of(w, panel) + row * OCT_PANEL};
 }
 
 static void block_run(work *w)
@@ -374,7 +374,7 @@ static void block_run(work *w)
 /* w->a, w->sum and w->y_stride are set; at most CHUNK rows. */
 static void chunk_run(work *w)
 {
-    const oct_q8_layout *l = w->a.w;
+    const oct_weight_layout *l = w->a.w;
     w->n_tiles = (w->a.n_rows + TILE - 1) / TILE;
     w->b = (block){0};
     block_size(&w->a, &w->b);
@@ -401,13 +401,13 @@ static void rows_run(work *w, const oct_linear_args *a, int64_t first_row, int64
 {
     bool one_group = a->w->unit_groups == 1;
     int64_t step = one_group ? a->n_panels : 1;
-    w->y_stride = a->n_rows * OCT_Q8_PANEL;
+    w->y_stride = a->n_rows * OCT_PANEL;
     for (int64_t p = 0; p < a->n_panels; p += step) {
         w->a = oct_linear_panel(a, p);
         w->a.n_panels = step;
         w->a.next = p + step == a->n_panels ? a->next : NULL;
         w->a.rows += first_row;
-        w->a.y += first_row * OCT_Q8_PANEL;
+        w->a.y += first_row * OCT_PANEL;
         w->a.n_rows = n_rows;
         w->sum = one_group ? w->a.y : w->t[0];
         chunk_run(w);
@@ -419,7 +419,7 @@ static void few_rows(const oct_linear_args *a, int64_t first_row, int64_t n_rows
     for (int64_t p = 0; p < a->n_panels; p++) {
         oct_linear_args b = oct_linear_panel(a, p);
         b.rows += first_row;
-        b.y += first_row * OCT_Q8_PANEL;
+        b.y += first_row * OCT_PANEL;
         b.n_rows = n_rows;
         oct_k_linear__avx512(&b);
     }

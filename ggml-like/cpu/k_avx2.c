@@ -87,7 +87,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
 {
     const oct_act_layout *l = k->act;
     const int64_t first_block = k->group * l->group_blocks + k->start / l->block;
-    const int64_t block_quads = l->block / OCT_Q8_QUAD;
+    const int64_t block_quads = l->block / OCT_QUAD;
     const int16_t *a[LINEAR_TILE];
     const char *row[LINEAR_TILE];
     V_EACH (r, n) {
@@ -96,7 +96,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
                k->start;
     }
     const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
-    const uint8_t *w = k->weights + lane * OCT_Q8_QUAD;
+    const uint8_t *w = k->weights + lane * OCT_QUAD;
     for (int64_t b = 0, q = 0; q < k->n_quads; b++) {
         const int64_t end = k->n_quads - q < block_quads ? k->n_quads : q + block_quads;
         const int64_t block = first_block + b;
@@ -127,10 +127,10 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
                 if (lines == 4)
                     _mm_prefetch(stream + 32 * c, _MM_HINT_T0);
                 V_EACH (r, n) {
-                    __m256i pair = pair_at(a[r] + OCT_Q8_QUAD * q);
+                    __m256i pair = pair_at(a[r] + OCT_QUAD * q);
                     madd_add(&acc[r][c], even0, pair);
                     madd_add(&acc[r][c + 1], even1, pair);
-                    pair = pair_at(a[r] + OCT_Q8_QUAD * q + 2);
+                    pair = pair_at(a[r] + OCT_QUAD * q + 2);
                     madd_add(&acc[r][c], odd0, pair);
                     madd_add(&acc[r][c + 1], odd1, pair);
                 }
@@ -139,7 +139,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
         }
         V_EACH (r, n) {
             __m256 s = _mm256_set1_ps(((const float *)(const void *)row[r])[block]);
-            float *t = k->t + (r0 + r) * OCT_Q8_PANEL + lane;
+            float *t = k->t + (r0 + r) * OCT_PANEL + lane;
             V_EACH (c, width) {
                 __m256 sum = _mm256_cvtepi32_ps(acc[r][c]);
                 _mm256_store_ps(t + 8 * c, _mm256_fmadd_ps(sum, s, _mm256_load_ps(t + 8 * c)));
@@ -175,15 +175,15 @@ static void linear_strip(const linear_tiles *k)
         return;
     }
     const int64_t tiles = k->n_rows / 4 * 4 + k->n_rows % 4;
-    const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
+    const int64_t step = (OCT_PANEL * OCT_QUAD + tiles - 1) / tiles;
     tile_fn *const *tile = share[step > 64];
-    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    const char *ahead = (const char *)k->weights + k->n_quads * OCT_PANEL * OCT_QUAD;
     ahead += ahead >= k->stream_end ? k->jump : 0;
-    for (int64_t lane = 0; lane < OCT_Q8_PANEL; lane += 16)
+    for (int64_t lane = 0; lane < OCT_PANEL; lane += 16)
         for (int64_t r = 0; r + 4 <= k->n_rows; r += 4, ahead += step * k->n_quads)
             tile[2](k, r, lane, ahead, step);
     if (k->n_rows & 2)
-        for (int64_t lane = 0; lane < OCT_Q8_PANEL; lane += 32, ahead += step * k->n_quads)
+        for (int64_t lane = 0; lane < OCT_PANEL; lane += 32, ahead += step * k->n_quads)
             tile[1](k, k->n_rows & ~(int64_t)3, lane, ahead, step);
     if (k->n_rows & 1)
         tile[0](k, k->n_rows - 1, 0, ahead, step);

@@ -88,11 +88,11 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
                           const char *ahead, int64_t ahead_step)
 {
     const oct_act_layout *l = k->act;
-    const int64_t plane = l->n_groups * l->group_pad, block_quads = l->block / OCT_Q8_QUAD;
+    const int64_t plane = l->n_groups * l->group_pad, block_quads = l->block / OCT_QUAD;
     const int64_t first_block = k->group * l->group_blocks + k->start / l->block;
     const int64_t n_quads = k->n_quads;
     const int first_digit = 2 - digits;
-    float *const t = k->t + r0 * OCT_Q8_PANEL;
+    float *const t = k->t + r0 * OCT_PANEL;
     const char *row[LINEAR_TILE];
     const int8_t *a[LINEAR_TILE];
     V_EACH (r, n) {
@@ -129,7 +129,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
             }
             V_EACH (r, n)
                 V_EACH (d, digits) {
-                    __m512i x = quad_at(a[r] + d * plane + q * OCT_Q8_QUAD);
+                    __m512i x = quad_at(a[r] + d * plane + q * OCT_QUAD);
                     V_EACH (c, 4)
                         dot_bytes(&acc[r][d][c], u[c], x);
                 }
@@ -141,7 +141,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
                 __m512i sum = acc[r][0][c];
                 if (digits == 2)
                     sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 8), acc[r][1][c]);
-                float *out = t + r * OCT_Q8_PANEL + 16 * c;
+                float *out = t + r * OCT_PANEL + 16 * c;
                 __m512 before = _mm512_load_ps(out);
                 _mm512_store_ps(out, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, before));
             }
@@ -196,9 +196,9 @@ static void linear_strip(const linear_tiles *k)
     }
     const int64_t tiles = (k->n_rows + most - 1) / most, n = k->n_rows / tiles;
     const int64_t larger = k->n_rows % tiles; /* of the tiles have n + 1 rows */
-    const int64_t step = (OCT_Q8_PANEL * OCT_Q8_QUAD + tiles - 1) / tiles;
+    const int64_t step = (OCT_PANEL * OCT_QUAD + tiles - 1) / tiles;
     tile_fn *const *tile = share[digits - 1][step > 64];
-    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_PANEL * OCT_Q8_QUAD;
+    const char *ahead = (const char *)k->weights + k->n_quads * OCT_PANEL * OCT_QUAD;
     ahead += ahead >= k->stream_end ? k->jump : 0;
     for (int64_t i = 0, r = 0; i < tiles; i++, ahead += step * k->n_quads) {
         int64_t rows = n + (i < larger);

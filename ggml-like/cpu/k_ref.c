@@ -21,15 +21,15 @@ enum { ROWS = 8 }; /* activation rows that share the widening of a quad */
 
 /* sum[r][lane] += the products of one quad; n inputs of it are used, x[r] points at the first. */
 static void quad_ref(const uint8_t *quad, const float *scale, int64_t n, const float *const *x,
-                     int64_t n_rows, double (*sum)[OCT_Q8_PANEL])
+                     int64_t n_rows, double (*sum)[OCT_PANEL])
 {
     for (int64_t k = 0; k < n; k++) {
-        double w[OCT_Q8_PANEL];
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
-            w[lane] = (double)((float)(quad[lane * OCT_Q8_QUAD + k] - 128) * scale[lane]);
+        double w[OCT_PANEL];
+        for (int lane = 0; lane < OCT_PANEL; lane++)
+            w[lane] = (double)((float)(quad[lane * OCT_QUAD + k] - 128) * scale[lane]);
         for (int64_t r = 0; r < n_rows; r++) {
             double xk = (double)x[r][k];
-            for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
+            for (int lane = 0; lane < OCT_PANEL; lane++)
                 sum[r][lane] += xk * w[lane];
         }
     }
@@ -37,26 +37,26 @@ static void quad_ref(const uint8_t *quad, const float *scale, int64_t n, const f
 
 static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows)
 {
-    const oct_q8_layout *w = a->w;
+    const oct_weight_layout *w = a->w;
     const uint8_t *quad = a->panel;
-    double sum[ROWS][OCT_Q8_PANEL] = {{0}};
+    double sum[ROWS][OCT_PANEL] = {{0}};
     for (int64_t g = 0; g < w->unit_groups; g++) {
-        float scale[OCT_Q8_PANEL];
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
-            scale[lane] = oct_f32_of_bf16(a->scales[g * OCT_Q8_PANEL + lane]);
-        for (int64_t i = 0; i < w->group_in; i += OCT_Q8_QUAD) {
-            int64_t n = w->group_in - i < OCT_Q8_QUAD ? w->group_in - i : OCT_Q8_QUAD;
+        float scale[OCT_PANEL];
+        for (int lane = 0; lane < OCT_PANEL; lane++)
+            scale[lane] = oct_f32_of_bf16(a->scales[g * OCT_PANEL + lane]);
+        for (int64_t i = 0; i < w->group_in; i += OCT_QUAD) {
+            int64_t n = w->group_in - i < OCT_QUAD ? w->group_in - i : OCT_QUAD;
             const float *x[ROWS];
             for (int64_t r = 0; r < n_rows; r++)
                 x[r] =
                     (const float *)a->rows[first_row + r] + (a->first_group + g) * w->group_in + i;
             quad_ref(quad, scale, n, x, n_rows, sum);
-            quad += OCT_Q8_PANEL * OCT_Q8_QUAD;
+            quad += OCT_PANEL * OCT_QUAD;
         }
     }
     for (int64_t r = 0; r < n_rows; r++)
-        for (int lane = 0; lane < OCT_Q8_PANEL; lane++)
-            a->y[(first_row + r) * OCT_Q8_PANEL + lane] = (float)sum[r][lane];
+        for (int lane = 0; lane < OCT_PANEL; lane++)
+            a->y[(first_row + r) * OCT_PANEL + lane] = (float)sum[r][lane];
 }
 
 void oct_k_linear__ref(const oct_linear_args *a)

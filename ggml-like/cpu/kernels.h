@@ -43,7 +43,7 @@ enum {
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
-    const oct_q8_layout *w;
+    const oct_weight_layout *w;
     int64_t n_panels;       /* consecutive ones of a unit; one is what all rows but amx want */
     const uint8_t *panel;   /* the first */
     const uint16_t *scales; /* [n_panels][unit_groups][64] bf16, 64-byte aligned */
@@ -64,8 +64,8 @@ static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t
     b.n_panels = 1;
     b.next = p == a->n_panels - 1 ? a->next : NULL;
     b.panel += (size_t)p * a->w->panel_bytes;
-    b.scales += p * a->w->unit_groups * OCT_Q8_PANEL;
-    b.y += p * a->n_rows * OCT_Q8_PANEL;
+    b.scales += p * a->w->unit_groups * OCT_PANEL;
+    b.y += p * a->n_rows * OCT_PANEL;
     return b;
 }
 

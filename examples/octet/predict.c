@@ -30,7 +30,7 @@ static double most_on_a_node(int nodes, int64_t each, int64_t used)
     return mean;
 }
 
-static double unit_bytes(const oct_q8_layout *l)
+static double unit_bytes(const oct_weight_layout *l)
 {
     return (double)(l->unit_bytes + l->scale_bytes);
 }
