@@ -2,8 +2,7 @@
 #ifndef OCT_SHARD_H
 #define OCT_SHARD_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "weight.h"
 
 typedef enum oct_shard_layout {
     OCT_SHARD_SLICE,  /* the same slices of every matrix */
@@ -16,14 +15,6 @@ typedef enum oct_shard_layout {
 
 /* "expert with attention replicated" */
 const char *oct_shard_name(oct_shard_layout layout);
-
-/* What is divided into slices. */
-typedef enum oct_shard_kind {
-    OCT_SHARD_OF_ATTENTION, /* its matrices and KV heads */
-    OCT_SHARD_OF_EXPERTS,   /* or the feed-forward matrices of a dense model */
-    OCT_SHARD_OF_VOCABULARY,
-    OCT_SHARD_KINDS
-} oct_shard_kind;
 
 typedef struct oct_shard_range {
     int64_t first, end;
