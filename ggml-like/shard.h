@@ -4,14 +4,7 @@
 
 #include "weight.h"
 
-typedef enum oct_shard_layout {
-    OCT_SHARD_SLICE,  /* the same slices of every matrix */
-    OCT_SHARD_EXPERT, /* whole experts; attention and vocabulary by slices */
-    /* The same with attention in full on every rank, caches included: nothing is exchanged there */
-    OCT_SHARD_SLICE_REPLICATED,
-    OCT_SHARD_EXPERT_REPLICATED,
-    OCT_SHARD_LAYOUTS
-} oct_shard_layout;
+#include "types.h"
 
 /* "expert with attention replicated" */
 const char *oct_shard_name(oct_shard_layout layout);

@@ -195,7 +195,7 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     i->file_bytes = part ? part->file_bytes : oct_gguf_file_bytes(m->file);
     i->part_size = part ? part->size : 0;
     i->part_rank = part ? part->rank : 0;
-    i->part_by = part ? (oct_shard_by)part->layout : OCT_SHARD_BY_SLICE;
+    i->part_by = part ? part->layout : OCT_SHARD_SLICE;
     i->active_bytes = active_bytes(m);
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }

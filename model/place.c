@@ -141,12 +141,13 @@ oct_status oct_model_holds(const oct_model *m, const oct_shard *shard, oct_error
 
 /* ---- keep ------------------------------------------------------------------------------------ */
 
-oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by, oct_error *err)
+oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_layout by,
+                               oct_error *err)
 {
     oct_shard shard;
     span_list spans;
-    const char *wrong = oct_shard_make((oct_shard_layout)by, rank, size, m->config.n_slices,
-                                       m->config.n_experts, &shard);
+    const char *wrong =
+        oct_shard_make(by, rank, size, m->config.n_slices, m->config.n_experts, &shard);
     if (wrong)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
     if (m->owned)
