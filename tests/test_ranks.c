@@ -163,7 +163,7 @@ static void test_routers(void **state)
     oct_model *m, *other;
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &other, &err), OCT_OK);
-    oct_tensor *router = &other->layers[LAYER].router;
+    oct_plain *router = &other->layers[LAYER].router;
     const float *right = router->data;
     float *wrong = malloc((size_t)(router->rows * router->cols) * sizeof *wrong);
     for (int64_t i = 0; i < router->rows * router->cols; i++)
