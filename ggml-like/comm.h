@@ -34,8 +34,8 @@ struct oct_comm {
     oct_status (*fold)(oct_comm *c, float *x, int64_t n, oct_error *err);
     /* data[bytes] of rank 0 reaches all. The others may wait for long, without burning a core. */
     oct_status (*broadcast)(oct_comm *c, void *data, size_t bytes, oct_error *err);
-    /* The same of as many bytes as rank 0 says: the others give *bytes as the room they have, and are
-     * told how many came. */
+    /* The same of as many bytes as rank 0 says: the others give *bytes as the room they have, and
+     * are told how many came. */
     oct_status (*announce)(oct_comm *c, void *data, size_t *bytes, oct_error *err);
     /* all[size * bytes] = mine[bytes] of every rank, in rank order. */
     oct_status (*gather)(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err);

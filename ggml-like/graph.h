@@ -103,8 +103,8 @@ typedef struct oct_graph {
     oct_error error;
 } oct_graph;
 
-/* rows: capacity T >= 1; digits: of activations, 1 or 2; n_nodes: how many are to be expected. room,
- * if not NULL, is memory of the caller for the graph to begin with. Free in any state with
+/* rows: capacity T >= 1; digits: of activations, 1 or 2; n_nodes: how many are to be expected.
+ * room, if not NULL, is memory of the caller for the graph to begin with. Free in any state with
  * oct_graph_free. */
 void oct_graph_init(oct_graph *g, int64_t rows, int digits, int n_nodes, void *room,
                     size_t room_bytes);

@@ -73,8 +73,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_placement_own(const oct_model *m, const oc
                                                     oct_error *err);
 OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NULL is fine */
 
-/* Before any session or placement is made: unmaps what other ranks of size compute. This process maps
- * and can touch its own part only; what needs more is refused from now on. */
+/* Before any session or placement is made: unmaps what other ranks of size compute. This process
+ * maps and can touch its own part only; what needs more is refused from now on. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);
 
@@ -123,8 +123,8 @@ typedef struct oct_session_params {
     const char *isa;      /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
     const oct_placement *placement; /* borrowed; NULL: the mapped file */
     bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
-    /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by a
-     * signal handler, or by another thread with an atomic store. NULL: never. */
+    /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
+     * a signal handler, or by another thread with an atomic store. NULL: never. */
     const volatile int *cancel;
 } oct_session_params;
 

@@ -1,6 +1,6 @@
 /* placement.c: a copy of the weights in memory of the process, laid out as the file, every slice
- * bound to the NUMA node whose threads read it, in huge pages where the system gives them. The model
- * stays as it is: sessions are told where to look. */
+ * bound to the NUMA node whose threads read it, in huge pages where the system gives them. The
+ * model stays as it is: sessions are told where to look. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

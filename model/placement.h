@@ -1,4 +1,5 @@
-/* placement.h: where weights lie on the host: in the mapped file, or in a copy that NUMA nodes own. */
+/* placement.h: where weights lie on the host: in the mapped file, or in a copy that NUMA nodes own.
+ */
 #ifndef OCT_PLACEMENT_H
 #define OCT_PLACEMENT_H
 

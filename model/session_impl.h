@@ -61,8 +61,8 @@ OCT_MUST_CHECK oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a
                                          int64_t n_rows, oct_error *err);
 void oct_eval_end(oct_session *s); /* the other ranks stop serving */
 
-/* On other ranks: TRUNCATE, FORK and REUSE in s->order, which came with n_rows numbers; other orders
- * are nothing to it. */
+/* On other ranks: TRUNCATE, FORK and REUSE in s->order, which came with n_rows numbers; other
+ * orders are nothing to it. */
 OCT_MUST_CHECK oct_status oct_session_obey_kv(oct_session *s, int64_t n_rows, oct_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* test_delay.c: what a slow network costs is what Octet predicts. Ranks are threads; a message of
- * theirs is there only after a latency, and after the bytes before it have left. */
+ * theirs is there only after a latency, and after the bytes before it have left, and come in. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -51,6 +51,7 @@ typedef struct slow_comm {
     slow_net *net;
     double late;   /* seconds by which its clock is behind: those that it woke too late */
     double leaves; /* when all that was sent has left, by that clock */
+    double taken;  /* when all that was read has come in */
 } slow_comm;
 
 static void send_to(slow_comm *c, int to, const void *data, size_t bytes)
@@ -92,6 +93,8 @@ static size_t receive_some(slow_comm *c, int from, void *data, size_t room)
         abort();
     memcpy(data, l.data, l.bytes);
     free(l.data);
+    l.there = fmax(l.there, c->taken + (double)l.bytes * c->net->speed.per_byte);
+    c->taken = l.there;
     sleep_until(l.there);
     c->late = oct_seconds() - fmax(asked, l.there);
     return l.bytes;

@@ -76,8 +76,9 @@ void oct_cpu_rope_store(oct_cpu_run *c, const oct_step *s)
         unsigned char *key = oct_kv_cache_k(kv, s->kv_layer, seq, cache_head(c, a, head), pos) +
                              (size_t)(pos % OCT_KV_LANES) * kv->elem_bytes;
         saturated += k->kv_store(row + at.k, P, kv->type, key, OCT_KV_LANES);
-        saturated += k->kv_store(row + at.v, P, kv->type,
-                                 oct_kv_cache_v(kv, s->kv_layer, seq, cache_head(c, a, head), pos), 1);
+        saturated +=
+            k->kv_store(row + at.v, P, kv->type,
+                        oct_kv_cache_v(kv, s->kv_layer, seq, cache_head(c, a, head), pos), 1);
     }
     if (saturated)
         kv->saturated += saturated;
@@ -86,7 +87,7 @@ void oct_cpu_rope_store(oct_cpu_run *c, const oct_step *s)
 typedef struct attention_job {
     const oct_node *n;
     const oct_kv_cache *kv;
-    int64_t layer; /* in the cache */
+    int64_t layer;                   /* in the cache */
     int64_t rows, first_head, heads; /* of the domain */
     int64_t group_rows;              /* rows of a cost group */
     int64_t max_blocks;              /* of any row of the run */
@@ -124,8 +125,7 @@ static void add_blocks(oct_cpu_run *c, const attention_job *j, int64_t row, int6
         int64_t next = p + OCT_ATTN_BLOCK, kv_head = cache_head(c, a, head);
         args.k = oct_kv_cache_k(j->kv, j->layer, seq, kv_head, p);
         args.v = oct_kv_cache_v(j->kv, j->layer, seq, kv_head, p);
-        args.next_k =
-            next < n_pos ? oct_kv_cache_k(j->kv, j->layer, seq, kv_head, next) : args.k;
+        args.next_k = next < n_pos ? oct_kv_cache_k(j->kv, j->layer, seq, kv_head, next) : args.k;
         args.n_pos = next < n_pos ? OCT_ATTN_BLOCK : n_pos - p;
         c->cpu->k->attn(&args);
     }

@@ -89,10 +89,10 @@ float *oct_cpu_row(const oct_cpu_run *c, const oct_tensor *t, int64_t row); /* o
 /* Tokens of this run that t has rows for. */
 int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
 
-/* Panels times rows for the step's matrix w[which]: the domain's slices of an inputs-split matrix are folded (slice
- * is not used then). Returns the tiles [n_panels][n_rows][64], inside tiles.y. tiles.rows holds the
- * n_rows <= OCT_ROW_BLOCK activation rows; n_panels is at most what oct_cpu_panel_run may
- * return. */
+/* Panels times rows for the step's matrix w[which]: the domain's slices of an inputs-split matrix
+ * are folded (slice is not used then). Returns the tiles [n_panels][n_rows][64], inside tiles.y.
+ * tiles.rows holds the n_rows <= OCT_ROW_BLOCK activation rows; n_panels is at most what
+ * oct_cpu_panel_run may return. */
 float *oct_cpu_panels(const oct_cpu_run *c, const oct_step *s, int which, const oct_act_layout *act,
                       int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
                       int64_t n_rows);
