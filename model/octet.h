@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "status.h"
+#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,16 +26,6 @@ OCT_API const char *oct_version(void); /* "0.1.0" */
 /* ---- model ---------------------------------------------------------------------------------- */
 
 typedef struct oct_model oct_model;
-
-/* How ranks divide a model. */
-typedef enum oct_shard_by {
-    OCT_SHARD_BY_SLICE,  /* every rank has its slices of every matrix */
-    OCT_SHARD_BY_EXPERT, /* every rank has whole experts; attention and vocabulary by slices */
-    /* The same, but every rank computes attention in full, with all of its weights and caches:
-     * nothing is exchanged there. For slow networks. */
-    OCT_SHARD_BY_SLICE_REPLICATED,
-    OCT_SHARD_BY_EXPERT_REPLICATED
-} oct_shard_by;
 
 typedef struct oct_model_info {
     int64_t n_layers, n_vocab, n_ctx, d_model, n_q_heads, n_kv_heads, head_dim, d_ff;
@@ -48,7 +39,7 @@ typedef struct oct_model_info {
     uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
-    oct_shard_by part_by;
+    oct_shard_layout part_by;
 } oct_model_info;
 
 /* Maps a file written by `octet convert`, or a part of one by `octet slice`, which only sessions of
@@ -79,7 +70,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_para
 
 /* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
-                                                      oct_shard_by by, oct_error *err);
+                                                      oct_shard_layout by, oct_error *err);
 
 /* ---- tokenizer ------------------------------------------------------------------------------ */
 
@@ -100,8 +91,6 @@ OCT_API const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n);
 
 typedef struct oct_session oct_session;
 
-typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
-
 /* What activations are rounded to before integer weights multiply them, prompts and generated
  * tokens alike: 16 bits in blocks of 512, the default; or 8 bits in blocks of 256: prompts up to
  * twice as fast, at the loss that the README states. */
@@ -115,9 +104,12 @@ typedef struct oct_session_params {
                        ranks, whose machines may differ */
     oct_act act;
     int n_threads; /* 0: one per physical core that this process may use */
-    oct_kv kv;
-    struct oct_comm *comm; /* NULL: one process; else of oct_comm_mpi_open, borrowed */
-    oct_shard_by shard;    /* how ranks divide the model */
+    oct_kv_type kv;
+    uint64_t kv_bytes;      /* size of the pool of keys and values, see "pages" below; 0: enough for
+                          n_seqs sequences of n_ctx positions. The same number on all ranks, of
+                          each rank's own memory */
+    struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
+    oct_shard_layout shard; /* how ranks divide the model */
     bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
@@ -135,7 +127,7 @@ OCT_API int64_t oct_session_default_chunk(void);
 /* What a session takes, computed by the code that allocates it. Bytes. */
 typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
-    uint64_t kv;
+    uint64_t kv;      /* the pool; touched as its pages are first used */
     uint64_t buffers; /* activations, scratch */
     int n_threads;
     int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
@@ -164,8 +156,9 @@ typedef struct oct_batch {
 } oct_batch;
 
 /* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
- * anything is computed, except OCT_ERR_CANCELLED and OCT_ERR_NUMERIC (a NaN or Inf logit): then the
- * sequences hold what was appended by the chunks that finished. The bits of a row depend on the
+ * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED
+ * and OCT_ERR_NUMERIC (a NaN or Inf logit): then the sequences hold what was appended by the chunks
+ * that finished. The bits of a row depend on the
  * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
@@ -174,8 +167,31 @@ OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, f
  * that session is freed. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
-OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq);        /* tokens held */
-OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
+/* Pages. Keys and values lie in pages of 128 positions, taken from one pool when a sequence reaches
+ * them. Sequences share pages that hold the same tokens from the beginning on; where they part, the
+ * unfinished last page is copied when the next of them appends to it. Full pages that no sequence
+ * holds any more are kept for oct_session_reuse until the pool needs them, those unused for longest
+ * first. None of this changes a bit of any result. */
+OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
+/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. */
+OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n);
+/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_fork(oct_session *s, int32_t from, int32_t to,
+                                                   oct_error *err);
+/* The empty sequence seq gets the beginning of ids[n], n >= 1, as far as full pages hold it, but
+ * never all of it: the last token is left for oct_eval, whose logits are wanted. *held: tokens that
+ * seq has now, a multiple of 128, often 0. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_reuse(oct_session *s, int32_t seq, const int32_t *ids,
+                                                    int64_t n, int64_t *held, oct_error *err);
+
+typedef struct oct_kv_usage {
+    int64_t pages;          /* of the pool */
+    int64_t used, cached;   /* held by sequences; by none, but kept for reuse. The rest is free */
+    int64_t page_positions; /* 128 */
+    uint64_t page_bytes;    /* of one page on this rank, in all layers */
+    uint64_t copied;        /* pages copied so far */
+} oct_kv_usage;
+OCT_API void oct_session_get_kv(const oct_session *s, oct_kv_usage *usage);
 
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
@@ -198,19 +214,19 @@ typedef struct oct_logit_bias {
 /* How to draw. A field that is 0 is off, but for temperature and top_p. Arrays are the caller's and
  * only read; ids in them that are not of the vocabulary are ignored. */
 typedef struct oct_sampler {
-    float
-        temperature; /* <= 0: greedy, the lowest id on ties; only bias and penalties matter then */
+    float temperature; /* <= 0: greedy, the lowest id on ties, after bias and penalties */
     int32_t top_k;
     float top_p;              /* >= 1: off; <= 0: one token is kept */
     uint64_t rng;             /* state; start with any seed */
-    float min_p;              /* >= 1: what is as likely as the likeliest is kept */
+    float min_p;              /* >= 1: only what is as likely as the likeliest is kept */
     float repetition_penalty; /* 1 is off too */
-    float frequency_penalty, presence_penalty; /* negative ones invite repetition */
+    float frequency_penalty;  /* negative: repetition is invited */
+    float presence_penalty;   /* the same */
     const int32_t *history; /* [n_history] tokens that the penalties look back on: the text so far,
-                               or the end of it; set it before every draw */
+                               or the end of it; to be set before every draw */
     int64_t n_history;
-    const oct_logit_bias *bias; /* [n_bias] finite, or -Inf to forbid a token; of several for one id
-                                   the sum */
+    const oct_logit_bias *bias; /* [n_bias] values finite, or -Inf to forbid a token; several for
+                                   one id add up */
     int64_t n_bias;
 } oct_sampler;
 
