@@ -269,9 +269,11 @@ static oct_status make_header(exporter *x, void **header, size_t *n)
     if (status == OCT_OK)
         status = oct_gguf_writer_header(w, BLOCK, header, n, x->at, x->err);
     oct_gguf_writer_free(w);
-    /* The last tensor, the final norm, ends the file. */
+    /* The last tensor, the final norm, ends the file, padded as all are. */
     if (status == OCT_OK)
-        x->report->bytes = x->at[n_tensors - 1] + (uint64_t)c->d_model * sizeof(float);
+        x->report->bytes =
+            (x->at[n_tensors - 1] + (uint64_t)c->d_model * sizeof(float) + BLOCK - 1) / BLOCK *
+            BLOCK;
     return status;
 }
 

@@ -163,10 +163,12 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
     for (int64_t i = 0; i < j->n; i++)
         j->tensors[i] = &list[i];
     OCT_TRY(write_header(j, &header_bytes, err));
+    uint64_t end = header_bytes;
     for (int64_t i = 0; i < j->n; i++) {
         uint64_t bytes = 0;
         (void)oct_gguf_tensor_bytes(list[i].dtype, list[i].rank, list[i].ne, &bytes);
         j->total += bytes;
+        end = j->offsets[i] + bytes;
     }
     for (int64_t i = 0; i < j->n; i++) {
         const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
@@ -175,7 +177,11 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
                   : write_plain(j, &list[i], j->offsets[i], err));
         j->sums[i] = XXH3_64bits_digest(j->hash);
     }
-    return write_header(j, &header_bytes, err);
+    OCT_TRY(write_header(j, &header_bytes, err));
+    if (ftruncate(j->p->fd, (off_t)((end + OCT_FILE_ALIGN - 1) / OCT_FILE_ALIGN * OCT_FILE_ALIGN)))
+        return oct_fail(err, OCT_ERR_IO, "synthetic model: its end cannot be padded: %s",
+                        strerror(errno));
+    return OCT_OK;
 }
 
 oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err)
