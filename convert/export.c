@@ -337,7 +337,7 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
             int64_t channel;
             if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
                 continue;
-            const float v = oct_f32_of_bf16(oct_q8_scale(l, s, panel, lane, g));
+            const float v = oct_f32_of_bf16(oct_weight_scale(l, s, panel, lane, g));
             x->report->n_scales++;
             if (!isfinite(v))
                 return oct_fail(x->err, OCT_ERR_NUMERIC,
@@ -358,28 +358,20 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
 static void fill_rows(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                       int64_t panel, int64_t first_in, size_t row_bytes)
 {
-    const size_t quad_bytes = OCT_PANEL * OCT_QUAD;
     const oct_weight_layout *l = &t->layout;
-    const uint8_t *weights = unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes;
+    const uint8_t *weights = unit_of(t, expert, slice);
     const uint16_t *scales = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++) {
         uint16_t f16[OCT_PANEL];
         for (int lane = 0; lane < OCT_PANEL; lane++)
-            f16[lane] = convert_scale(oct_q8_scale(l, scales, panel, lane, g));
-        for (int64_t i = 0; i < l->group_in; i += BLOCK) {
-            const uint8_t *quads =
-                weights + (size_t)(g * l->group_quads + i / OCT_QUAD) * quad_bytes;
-            const size_t block = (size_t)(first_in + g * l->group_in + i) / BLOCK;
-            for (size_t lane = 0; lane < OCT_PANEL; lane++) {
-                uint8_t *out = x->rows + lane * row_bytes + block * BLOCK_BYTES;
+            f16[lane] = convert_scale(oct_weight_scale(l, scales, panel, lane, g));
+        for (int64_t i = g * l->group_in; i < (g + 1) * l->group_in; i += BLOCK) {
+            const size_t block = (size_t)(first_in + i) / BLOCK;
+            for (int lane = 0; lane < OCT_PANEL; lane++) {
+                uint8_t *out = x->rows + (size_t)lane * row_bytes + block * BLOCK_BYTES;
                 memcpy(out, &f16[lane], 2);
-                for (size_t q = 0; q < BLOCK / OCT_QUAD; q++) {
-                    uint32_t four;
-                    memcpy(&four, quads + q * quad_bytes + lane * OCT_QUAD, sizeof four);
-                    four ^= 0x80808080u;
-                    memcpy(out + 2 + q * OCT_QUAD, &four, sizeof four);
-                }
+                oct_weight_unpack(l, weights, panel, lane, i, BLOCK, (int8_t *)out + 2);
             }
         }
     }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "f16.h"
+#include "q8.h"
 
 enum { PANEL_GROUP = 16, SLACK = 4096 };
 
@@ -171,6 +172,7 @@ static void cut_out(const oct_weight_layout *l, const oct_piece *p, cutout *c)
         }
     c->layout = (oct_weight_layout){.n_experts = 1,
                                     .n_slices = 1,
+                                    .type = l->type,
                                     .split = OCT_SPLIT_OUT,
                                     .n_in = l->unit_groups * l->group_in,
                                     .n_groups = l->unit_groups,
@@ -346,9 +348,9 @@ static oct_status make_packed(const oct_new_tensor *t, const oct_piece *p, uint8
         }
     }
     if (is_scales(t))
-        oct_q8_pack(&c.layout, 0, src, NULL, (uint16_t *)(void *)scratch);
+        oct_weight_pack(&c.layout, 0, src, NULL, (uint16_t *)(void *)scratch);
     else
-        oct_q8_pack(&c.layout, 0, src, scratch, NULL);
+        oct_weight_pack(&c.layout, 0, src, scratch, NULL);
     size_t made = extent_of(t, &c.layout).bytes;
     if (made < p->bytes)
         memset(scratch + made, 0, p->bytes - made);
@@ -441,12 +443,12 @@ typedef struct stored_lane {
 
 static uint16_t lane_scale(const stored_lane *s)
 {
-    return oct_q8_scale(s->l, s->scales, s->panel, s->lane, s->group);
+    return oct_weight_scale(s->l, s->scales, s->panel, s->lane, s->group);
 }
 
 static int8_t lane_weight(const stored_lane *s, int64_t i)
 {
-    return oct_q8_weight(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
+    return oct_weight_at(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
 }
 
 /* Against its column of a plain matrix: each weight within half a step of its source. */
@@ -524,7 +526,7 @@ static bool packed_equals(const oct_new_tensor *t, const oct_piece *p, const uin
     oct_weight_source src[OCT_WEIGHT_MAX_PARTS];
     for (int i = 0; i < l->n_parts; i++)
         src[i] = whole_source(t->src[i], p->expert);
-    return oct_q8_verify(l, p->slice, src, weights, weights ? NULL : scales);
+    return oct_weight_verify(l, p->slice, src, weights, weights ? NULL : scales);
 }
 
 static bool embedding_equals(const oct_new_tensor *t, const oct_piece *p, const uint8_t *stored)

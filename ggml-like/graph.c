@@ -166,8 +166,7 @@ static bool act_fits(oct_graph *g, const oct_tensor *act, const oct_weight *w)
 {
     if (!act || !w)
         return false;
-    if (act->dtype != OCT_ACT || act->act.n_in != w->layout.n_in ||
-        act->act.n_groups != w->layout.n_groups)
+    if (act->dtype != OCT_ACT || !oct_act_fits(&act->act, &w->layout))
         stick(g, OCT_ERR_SHAPE, "activations are not quantised for these weights");
     return g->status == OCT_OK;
 }

@@ -11,13 +11,13 @@
 #define OCT_GRAPH_H
 
 #include "arena.h"
-#include "q8.h"
+#include "act.h"
 #include "shard.h"
 #include "status.h"
 
 typedef enum oct_dtype {
     OCT_F32,
-    OCT_ACT,   /* rows of integer activations for one weight layout, see q8.h */
+    OCT_ACT,   /* rows of integer activations for one weight layout, see act.h */
     OCT_ROUTES /* per row: K expert numbers (int32), then K gates (f32) */
 } oct_dtype;
 
@@ -88,7 +88,7 @@ typedef struct oct_graph {
     oct_tensor *activations;
     int64_t rows;   /* T */
     int64_t layer;  /* given to the nodes that follow */
-    int act_digits; /* of activations that weights are multiplied with, see q8.h: 2, or 1 if set */
+    int act_digits; /* of activations that weights are multiplied with, see act.h: 2, or 1 if set */
     oct_status status;
     oct_error error;
 } oct_graph;

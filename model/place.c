@@ -6,7 +6,7 @@
  *          node whose threads read it, in huge pages where the system gives them
  *   keep   a rank unmaps what other ranks compute
  *
- * Both work on units (see q8.h) and slices of the embedding, which are whole pages. */
+ * Both work on units (see weight.h) and slices of the embedding, which are whole pages. */
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <stdlib.h>

@@ -128,11 +128,12 @@ static void compare_packed(const pair_of_files *f, int64_t layer, const char *na
                                          (e * l->part_out[part] + channel) * (l->n_in / 32 * 34);
                     for (int64_t i = 0; i < n; i++, seen++) {
                         const uint8_t *block = row + (first + i) / 32 * 34;
-                        uint16_t f16, bf16 = oct_q8_scale(l, scales, panel, lane, i / l->group_in);
+                        uint16_t f16,
+                            bf16 = oct_weight_scale(l, scales, panel, lane, i / l->group_in);
                         memcpy(&f16, block, 2);
                         if (oct_f32_of_f16(f16) != oct_f32_of_bf16(bf16) ||
                             (int8_t)block[2 + (first + i) % 32] !=
-                                oct_q8_weight(l, unit, panel, lane, i))
+                                oct_weight_at(l, unit, panel, lane, i))
                             fail_msg("layer %d %s: expert %d, channel %d, input %d", (int)layer,
                                      part_name[part], (int)e, (int)channel, (int)(first + i));
                     }

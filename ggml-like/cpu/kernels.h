@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "q8.h"
+#include "act.h"
 #include "types.h"
 
 typedef enum oct_isa {
@@ -38,7 +38,7 @@ enum {
     OCT_ATTN_BLOCK = 128 /* positions whose sums are formed from zero before they are folded */
 };
 
-/* Panels times n_rows activation rows: y[p][r][lane] as defined in q8.h, overwritten.
+/* Panels times n_rows activation rows: y[p][r][lane] as defined in weight.h, overwritten.
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
@@ -101,7 +101,8 @@ typedef struct oct_dot_args {
 } oct_dot_args;
 
 typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
-typedef void oct_k_linear_fn(const oct_linear_args *a);
+typedef void oct_k_linear_fn(const oct_linear_args *a); /* one for each weight type */
+typedef oct_k_linear_fn oct_k_linear_q8_fn;
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
@@ -133,6 +134,13 @@ typedef struct oct_kernels {
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;
+
+/* The product with weights of a type. */
+static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weight_type type)
+{
+    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {[OCT_WEIGHT_Q8] = k->linear_q8};
+    return of[type];
+}
 
 /* The rows, lowest first. */
 extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
