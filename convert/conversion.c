@@ -70,19 +70,17 @@ static const struct {
                              [OCT_GROK_NORM_FFN_OUT] = {1, {OCT_CKPT_NORM_FFN_OUT}},
                              [OCT_GROK_NORM_FINAL] = {1, {OCT_CKPT_NORM_FINAL}}};
 
-/* Ties the tensors of packed units to those of their scales: both kinds come by layer. */
+/* Ties the tensors of packed units to those of their scales, which come after them. */
 static void tie_scales(oct_conversion *c)
 {
-    int64_t next[OCT_GROK_KINDS] = {0};
     for (int64_t i = 0; i < c->n_tensors; i++) {
-        const oct_new_tensor *scales = &c->tensors[i];
-        if (!oct_grok_is_scales(scales->desc.kind))
+        const oct_grok_tensor *scales = &c->tensors[i].desc;
+        oct_new_tensor *t = &c->tensors[i];
+        if (!oct_grok_is_scales(scales->kind))
             continue;
-        oct_new_tensor *t = &c->tensors[next[scales->desc.kind]];
-        while (t->layout != scales->layout || oct_grok_is_scales(t->desc.kind))
-            t++;
-        t->scales = scales;
-        next[scales->desc.kind] = t + 1 - c->tensors;
+        while (t->desc.kind != oct_grok_weights_of(scales->kind) || t->desc.layer != scales->layer)
+            t--;
+        t->scales = &c->tensors[i];
     }
 }
 
@@ -100,7 +98,7 @@ static oct_status list_tensors(oct_conversion *c, oct_error *err)
     for (int64_t i = 0; i < n; i++) {
         oct_new_tensor *t = &c->tensors[i];
         t->desc = list[i];
-        t->layout = oct_grok_layout_of(&c->layouts, list[i].kind);
+        t->layout = oct_grok_layout_of(&c->layouts, list[i].kind, list[i].layer);
         t->embedding = list[i].kind == OCT_GROK_EMBEDDING ? &c->layouts.embedding : NULL;
         for (int k = 0; k < sources[list[i].kind].n; k++)
             t->src[k] = oct_ckpt_leaf_of(c->ckpt, sources[list[i].kind].role[k], list[i].layer);
@@ -162,7 +160,7 @@ oct_status oct_conversion_plan(oct_conversion *c, oct_error *err)
 {
     void *header = NULL;
     size_t n = 0;
-    OCT_TRY(oct_grok_layouts_init(&c->config, &c->layouts, err));
+    OCT_TRY(oct_grok_layouts_init(&c->config, NULL, &c->layouts, err));
     OCT_TRY(list_tensors(c, err));
     uint64_t *offsets = malloc((size_t)c->n_tensors * sizeof *offsets);
     if (!offsets)
@@ -404,11 +402,14 @@ static oct_status drop_piece(void *ctx, int thread, int64_t i, oct_error *err)
 static oct_status check_header(const oct_conversion *c, const oct_gguf *g, oct_error *err)
 {
     oct_grok_config config;
-    const void *sums = NULL;
-    uint64_t n = 0;
+    const void *sums = NULL, *packing = NULL;
+    uint64_t n = 0, n_packing = 0;
     OCT_TRY(oct_grok_config_get(g, &config, err));
     OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
-    bool same = n == (uint64_t)c->n_tensors && oct_gguf_n_tensors(g) == c->n_tensors;
+    OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_PACKING, OCT_GGUF_U32, &packing, &n_packing,
+                               err));
+    bool same =
+        n == (uint64_t)c->n_tensors && n_packing == n && oct_gguf_n_tensors(g) == c->n_tensors;
 #define OCT_GROK_INT(field, key) same = same && config.field == c->config.field;
 #define OCT_GROK_FLOAT(field, key) \
     same = same && memcmp(&config.field, &c->config.field, sizeof config.field) == 0;
@@ -417,9 +418,12 @@ static oct_status check_header(const oct_conversion *c, const oct_gguf *g, oct_e
         const oct_new_tensor *t = &c->tensors[i];
         const oct_gguf_tensor *f = oct_gguf_tensor_at(g, i);
         uint64_t sum;
+        uint32_t number;
         memcpy(&sum, (const uint8_t *)sums + 8 * i, sizeof sum);
-        same = strcmp(f->name, t->desc.name) == 0 && f->offset == t->at && f->bytes == t->bytes &&
-               f->dtype == t->desc.dtype && sum == t->sum;
+        memcpy(&number, (const uint8_t *)packing + 4 * i, sizeof number);
+        same = number == t->desc.packing && strcmp(f->name, t->desc.name) == 0 &&
+               f->offset == t->at && f->bytes == t->bytes && f->dtype == t->desc.dtype &&
+               sum == t->sum;
     }
     return same ? OCT_OK
                 : oct_fail(err, OCT_ERR_IO,

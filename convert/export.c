@@ -87,14 +87,13 @@ static const oct_tensor *plain_source(const oct_grok_layer *w, oct_grok_kind kin
 static oct_status check_model(const exporter *x)
 {
     const oct_grok_config *c = &x->model->config;
-    const oct_grok_layouts *l = &x->model->layouts;
     const struct {
         const char *what;
         int64_t group_in;
-    } groups[] = {{"query, key, value", l->qkv.group_in},
-                  {"attention output", l->attn_out.group_in},
-                  {"FFN gate and up", l->gate_up.group_in},
-                  {"FFN down", l->down.group_in}};
+    } groups[] = {{"query, key, value", c->d_model / c->qkv_groups},
+                  {"attention output", c->n_q_heads * c->head_dim / c->attn_out_groups},
+                  {"FFN gate and up", c->d_model / c->gate_up_groups},
+                  {"FFN down", c->d_ff / c->down_groups}};
     const char *path = oct_gguf_path(x->model->file);
 
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)

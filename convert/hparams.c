@@ -17,26 +17,45 @@ static const struct {
     const char *key;
     bool integer;
     double lo, hi;
-    double grok1;
 } params[OCT_HPARAMS] = {
-    [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX, 131072},
-    [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX, 6144},
-    [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS, 64},
-    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_GROK_MAX_EXPERTS, 8},
-    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX, 48},
-    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX, 8},
-    [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX, 128},
-    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6, 8},
-    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_GROK_MAX_EXPERTS, 2},
-    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX, 8192},
-    [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX, 0},
-    [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX, 2},
-    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30,
-                                           78.38367176906169},
-    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30,
-                                        0.5773502691896257},
-    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30,
-                                       0.08838834764831845}};
+    [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX},
+    [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX},
+    [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS},
+    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_WEIGHT_MAX_EXPERTS},
+    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX},
+    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX},
+    [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX},
+    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6},
+    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_WEIGHT_MAX_EXPERTS},
+    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX},
+    [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX},
+    [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX},
+    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30},
+    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30},
+    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30}};
+
+static double grok1_value(oct_hparam p)
+{
+    const oct_grok_config g = oct_grok1_config(64, 131072);
+    const double value[OCT_HPARAMS] = {
+        [OCT_HP_VOCAB_SIZE] = (double)g.n_vocab,
+        [OCT_HP_EMB_SIZE] = (double)g.d_model,
+        [OCT_HP_NUM_LAYERS] = (double)g.n_layers,
+        [OCT_HP_NUM_EXPERTS] = (double)g.n_experts,
+        [OCT_HP_NUM_Q_HEADS] = (double)g.n_q_heads,
+        [OCT_HP_NUM_KV_HEADS] = (double)g.n_kv_heads,
+        [OCT_HP_KEY_SIZE] = (double)g.head_dim,
+        [OCT_HP_WIDENING_FACTOR] = 8, /* makes d_ff, see oct_grok_ffn_size */
+        [OCT_HP_NUM_SELECTED_EXPERTS] = (double)g.n_used,
+        [OCT_HP_SEQUENCE_LEN] = (double)g.n_ctx,
+        [OCT_HP_PAD_TOKEN] = (double)g.pad_id,
+        [OCT_HP_EOS_TOKEN] = (double)g.eos_id,
+        [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = (double)g.embedding_scale,
+        [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = (double)g.output_scale,
+        [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = (double)g.attn_scale,
+    };
+    return value[p];
+}
 
 static oct_status read_value(const char *path, const char *key, const json_t *v, oct_hparams *h,
                              oct_lines *warnings, oct_error *err)
@@ -115,16 +134,17 @@ static int64_t number(const oct_hparams *h, oct_hparam p)
 
 bool oct_hparams_is_grok1(const oct_ckpt *c, char why[128])
 {
+    const oct_grok_config g = oct_grok1_config(64, 131072);
     const struct {
         const char *name;
         int64_t here, grok1;
-    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], 131072},
-                 {"emb_size", c->dim[OCT_CKPT_MODEL], 6144},
-                 {"the FFN's width", c->dim[OCT_CKPT_FFN], 32768},
-                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], 8},
-                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], 6144},
-                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], 1024},
-                 {"num_layers", c->n_layers, 64}};
+    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], g.n_vocab},
+                 {"emb_size", c->dim[OCT_CKPT_MODEL], g.d_model},
+                 {"the FFN's width", c->dim[OCT_CKPT_FFN], g.d_ff},
+                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], g.n_experts},
+                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], g.n_q_heads * g.head_dim},
+                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], g.n_kv_heads * g.head_dim},
+                 {"num_layers", c->n_layers, g.n_layers}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].here != sizes[i].grok1) {
             if (why)
@@ -248,7 +268,7 @@ oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, cons
         for (int i = 0; i < OCT_HPARAMS; i++)
             if (!h.given[i]) {
                 h.given[i] = true;
-                h.value[i] = params[i].grok1;
+                h.value[i] = grok1_value((oct_hparam)i);
             }
     OCT_TRY(missing_numbers(c, &h, path, looked_in, err));
     const int64_t *dim = c->dim;

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "f16.h"
-#include "q8.h"
 
 enum { PANEL_GROUP = 16, SLACK = 4096 };
 

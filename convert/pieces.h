@@ -10,6 +10,7 @@
 
 #include "checkpoint.h"
 #include "grok.h"
+#include "q8.h"
 #include "status.h"
 
 /* A tensor of the new file and what it is made from. */

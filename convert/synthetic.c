@@ -9,6 +9,7 @@
 
 #include "f16.h"
 #include "new_header.h"
+#include "q8.h"
 
 enum { CHUNK = 4 << 20 };
 
@@ -54,12 +55,13 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
     return OCT_OK;
 }
 
-/* One panel of a unit: every byte random, padding channels and inputs with weight zero. */
+/* One panel of a unit of OCT_WEIGHT_Q8: every byte random, padding channels and inputs with weight
+ * zero. */
 static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
                        unsigned char *out)
 {
     size_t quads = (size_t)(l->unit_groups * l->group_quads);
-    for (size_t i = 0; i < quads * 256; i += 8) {
+    for (size_t i = 0; i < quads * OCT_Q8_QUAD_BYTES; i += 8) {
         uint64_t r = next(&j->rng);
         memcpy(out + i, &r, 8);
     }
@@ -70,7 +72,7 @@ static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_
         for (size_t q = 0; q < quads; q++) {
             int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_QUAD;
             for (int64_t k = real ? left : 0; k < OCT_QUAD; k++)
-                out[q * 256 + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
+                out[q * OCT_Q8_QUAD_BYTES + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
         }
     }
 }
@@ -169,7 +171,7 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
         j->total += bytes;
     }
     for (int64_t i = 0; i < j->n; i++) {
-        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
+        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind, list[i].layer);
         XXH3_64bits_reset(j->hash);
         OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
                   : write_plain(j, &list[i], j->offsets[i], err));
@@ -183,7 +185,7 @@ oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err)
     job j = {.p = p, .rng = p->seed};
     oct_grok_tensor *list = NULL;
     OCT_TRY(oct_grok_config_check(&p->config, err));
-    OCT_TRY(oct_grok_layouts_init(&p->config, &j.layouts, err));
+    OCT_TRY(oct_grok_layouts_init(&p->config, NULL, &j.layouts, err));
     OCT_TRY(oct_grok_manifest(&p->config, &j.layouts, &list, &j.n, err));
     j.tensors = calloc((size_t)j.n, sizeof *j.tensors);
     j.sums = calloc((size_t)j.n, sizeof *j.sums);
@@ -200,31 +202,4 @@ oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err)
     free(j.tensors);
     free(list);
     return s;
-}
-
-oct_grok_config oct_synthetic_grok1(int64_t n_layers, int64_t n_vocab)
-{
-    return (oct_grok_config){.n_layers = n_layers,
-                             .n_vocab = n_vocab,
-                             .n_ctx = 8192,
-                             .d_model = 6144,
-                             .n_q_heads = 48,
-                             .n_kv_heads = 8,
-                             .head_dim = 128,
-                             .d_ff = 32768,
-                             .n_experts = 8,
-                             .n_used = 2,
-                             .n_slices = 8,
-                             .qkv_groups = 1,
-                             .attn_out_groups = 8,
-                             .gate_up_groups = 1,
-                             .down_groups = 8,
-                             .pad_id = 0,
-                             .eos_id = 2,
-                             .embedding_scale = 78.38367176906169f,
-                             .output_scale = 0.5773502691896257f,
-                             .attn_scale = 0.08838834764831845f,
-                             .attn_cap = 30,
-                             .rope_base = 10000,
-                             .norm_eps = 1e-5f};
 }

@@ -20,7 +20,4 @@ typedef struct oct_synthetic_params {
  * data. */
 OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err);
 
-/* Grok-1's numbers, with n_layers layers and a vocabulary of n_vocab. */
-oct_grok_config oct_synthetic_grok1(int64_t n_layers, int64_t n_vocab);
-
 #endif

@@ -242,27 +242,6 @@ void oct_session_abandon(oct_session *s)
     free(s);
 }
 
-/* Bytes of the file that a rank's part lies in. */
-static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
-{
-    const oct_grok_config *c = &m->config;
-    const oct_grok_layouts *l = &m->layouts;
-    if (s->size == 1)
-        return m->info.weight_bytes;
-    uint64_t attn = (uint64_t)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION);
-    uint64_t ffn = (uint64_t)oct_shard_n_slices(s, OCT_SHARD_OF_EXPERTS);
-    uint64_t vocab = (uint64_t)oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY);
-    uint64_t experts = (uint64_t)(s->experts.end - s->experts.first), d = (uint64_t)c->d_model;
-    uint64_t layer = attn * (l->qkv.unit_stride + l->qkv.scale_stride + l->attn_out.unit_stride +
-                             l->attn_out.scale_stride) +
-                     experts * ffn *
-                         (l->gate_up.unit_stride + l->gate_up.scale_stride + l->down.unit_stride +
-                          l->down.scale_stride) +
-                     4 * d * (4 + (uint64_t)c->n_experts);
-    return (uint64_t)c->n_layers * layer + vocab * (uint64_t)l->embedding.slice_rows_pad * d * 2 +
-           4 * d;
-}
-
 int64_t oct_session_default_chunk(void)
 {
     oct_isa isa;
@@ -281,13 +260,14 @@ oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
     if (status == OCT_OK)
         status = prepare(s, m, p, &r, err);
     if (status == OCT_OK)
-        *need = (oct_session_need){.weights = shard_weights(m, &r.shard),
-                                   .kv = s->kv.bytes,
-                                   .buffers = s->plan.bytes + rope_bytes(s),
-                                   .n_threads = r.n_threads,
-                                   .n_domains = r.n_domains,
-                                   .isa = oct_kernel_rows[r.isa].name,
-                                   .threads_why = r.threads_why};
+        *need = (oct_session_need){
+            .weights = oct_grok_weight_bytes(&m->config, &m->layouts, &r.shard).held,
+            .kv = s->kv.bytes,
+            .buffers = s->plan.bytes + rope_bytes(s),
+            .n_threads = r.n_threads,
+            .n_domains = r.n_domains,
+            .isa = oct_kernel_rows[r.isa].name,
+            .threads_why = r.threads_why};
     resolved_free(&r);
     oct_session_free(s);
     return status;

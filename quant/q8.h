@@ -16,15 +16,6 @@
 
 enum { OCT_Q8_QUAD_BYTES = OCT_PANEL * OCT_QUAD };
 
-/* The row of the table: see oct_weight_type_info. */
-size_t oct_q8_group_bytes(int64_t group_in);
-void oct_q8_pack(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
-                 uint8_t *weights);
-bool oct_q8_verify(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
-                   const uint8_t *weights);
-void oct_q8_unpack(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
-                   int64_t unit_in, int64_t n, int8_t *w);
-
 /* Symmetric quantisation of w[n_in][n_out] (f32, row stride n_out) in n_groups groups of inputs:
  * scale = bf16(max|w| / 127) rounded so that no integer leaves -127..127, q = round(w / scale).
  * q[n_in][n_out], scales[n_groups][n_out] (bf16 bits). NaN or Inf: returns false, and the outputs

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "q8.h"
 #include "weight_impl.h"
 
 enum {
@@ -14,13 +13,15 @@ enum {
 static const size_t LARGE_UNIT = (size_t)16 << 20;
 
 const oct_weight_type_info oct_weight_types[OCT_WEIGHT_TYPES] = {
-    [OCT_WEIGHT_Q8] = {.name = "q8",
-                       .number = 1,
-                       .act_digits = 1u << 1 | 1u << 2,
-                       .group_bytes = oct_q8_group_bytes,
-                       .pack = oct_q8_pack,
-                       .verify = oct_q8_verify,
-                       .unpack = oct_q8_unpack},
+#define OCT_WEIGHT_TYPE(NAME, type_name, type_number, digits)            \
+    [OCT_WEIGHT_##NAME] = {.name = #type_name,                           \
+                           .number = (type_number),                      \
+                           .act_digits = (digits),                       \
+                           .group_bytes = oct_##type_name##_group_bytes, \
+                           .pack = oct_##type_name##_pack,               \
+                           .verify = oct_##type_name##_verify,           \
+                           .unpack = oct_##type_name##_unpack},
+#include "weight_types.inc"
 };
 
 bool oct_weight_type_find(uint32_t number, oct_weight_type *type)

@@ -46,8 +46,10 @@ enum {
     OCT_WEIGHT_MAX_EXPERTS = 64
 };
 
+/* OCT_WEIGHT_Q8: the integers as they are, see q8.h; the others: weight_types.inc. */
 typedef enum oct_weight_type {
-    OCT_WEIGHT_Q8, /* the integers as they are, see q8.h */
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) OCT_WEIGHT_##NAME,
+#include "weight_types.inc"
     OCT_WEIGHT_TYPES
 } oct_weight_type;
 
@@ -130,12 +132,12 @@ uint16_t oct_weight_scale(const oct_weight_layout *l, const uint16_t *scales, in
 
 /* ---- the types ------------------------------------------------------------------------------- */
 
-/* A type of weights: a file of its own in this folder, a row of the table, and kernels. Its
+/* A type of weights: a file of its own in this folder, a row of weight_types.inc, and kernels. Its
  * functions get initialised layouts; weights is a unit. */
 typedef struct oct_weight_type_info {
     const char *name;
-    uint32_t number;     /* in files, see convert/FORMAT.md; not 0, and never given to another */
-    unsigned act_digits; /* bit d is set: kernels multiply it with activations of d digits */
+    uint32_t number;     /* in files */
+    unsigned act_digits; /* bit d: of d digits are the activations that it is multiplied with */
     /* Bytes of a panel's group of so many inputs, a multiple of 64; 0: no group can have as many.
      * group_in is at most 2^53. */
     size_t (*group_bytes)(int64_t group_in);
@@ -147,6 +149,16 @@ typedef struct oct_weight_type_info {
     void (*unpack)(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
                    int64_t unit_in, int64_t n, int8_t *w);
 } oct_weight_type_info;
+
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits)                                             \
+    size_t oct_##name##_group_bytes(int64_t group_in);                                          \
+    void oct_##name##_pack(const oct_weight_layout *l, int64_t slice,                           \
+                           const oct_weight_source *src, uint8_t *weights);                     \
+    bool oct_##name##_verify(const oct_weight_layout *l, int64_t slice,                         \
+                             const oct_weight_source *src, const uint8_t *weights);             \
+    void oct_##name##_unpack(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, \
+                             int lane, int64_t unit_in, int64_t n, int8_t *w);
+#include "weight_types.inc"
 
 extern const oct_weight_type_info oct_weight_types[OCT_WEIGHT_TYPES];
 

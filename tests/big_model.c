@@ -9,7 +9,7 @@
 int main(int argc, char **argv)
 {
     oct_error err = {0};
-    oct_synthetic_params p = {.config = oct_synthetic_grok1(2, 8192), .seed = 1};
+    oct_synthetic_params p = {.config = oct_grok1_config(2, 8192), .seed = 1};
     p.config.d_model = 2048;
     p.config.d_ff = 8 * 1408;
     p.config.n_q_heads = 16;

@@ -360,8 +360,12 @@ static void table_of_types(void **state)
         for (int u = 0; u < t; u++)
             assert_string_not_equal(info->name, oct_weight_types[u].name);
         assert_true(info->act_digits != 0 && (info->act_digits & ~6u) == 0);
-        for (int64_t n = 1; n < 300; n++)
+        for (int64_t n = 1; n < 300; n++) {
+            oct_weight_layout l = layout_of(OCT_SPLIT_OUT, 1, 2 * n, 2, 100, 0, 0, false);
+            l.type = (oct_weight_type)t;
             assert_int_equal(info->group_bytes(n) % 64, 0);
+            assert_int_equal(oct_weight_layout_init(&l) == NULL, info->group_bytes(n) != 0);
+        }
     }
     assert_true(oct_weight_type_find(1, &type) && type == OCT_WEIGHT_Q8);
     assert_false(oct_weight_type_find(0, &type)); /* plain, in a file */

@@ -117,7 +117,7 @@ static void test_six_slices(void **state)
     oct_error err = {0};
     oct_model *m;
     char path[64];
-    oct_grok_config c = oct_synthetic_grok1(2, 130);
+    oct_grok_config c = oct_grok1_config(2, 130);
     c.n_ctx = 64;
     c.d_model = 96;
     c.n_q_heads = 12;

@@ -102,8 +102,11 @@ typedef struct oct_dot_args {
 } oct_dot_args;
 
 typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
-typedef void oct_k_linear_fn(const oct_linear_args *a); /* one for each weight type */
-typedef oct_k_linear_fn oct_k_linear_q8_fn;
+/* Each weight type has its own. */
+typedef void oct_k_linear_fn(const oct_linear_args *a);
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) \
+    typedef oct_k_linear_fn oct_k_linear_##name##_fn;
+#include "weight_types.inc"
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
@@ -139,7 +142,10 @@ typedef struct oct_kernels {
 /* The product with weights of a type. */
 static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weight_type type)
 {
-    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {[OCT_WEIGHT_Q8] = k->linear_q8};
+    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) [OCT_WEIGHT_##NAME] = k->linear_##name,
+#include "weight_types.inc"
+    };
     return of[type];
 }
 

@@ -20,17 +20,11 @@ static void update(void *ctx, uint64_t done, uint64_t total)
 static oct_status enough_memory(const oct_grok_config *c, oct_error *err)
 {
     oct_grok_layouts l;
-    oct_grok_tensor *list;
-    int64_t n;
-    uint64_t total = 0, bytes;
     oct_memory have;
     char a[24], b[24];
     OCT_TRY(oct_grok_config_check(c, err));
-    OCT_TRY(oct_grok_layouts_init(c, &l, err));
-    OCT_TRY(oct_grok_manifest(c, &l, &list, &n, err));
-    for (int64_t i = 0; i < n; i++)
-        total += oct_gguf_tensor_bytes(list[i].dtype, list[i].rank, list[i].ne, &bytes) ? bytes : 0;
-    free(list);
+    OCT_TRY(oct_grok_layouts_init(c, NULL, &l, err));
+    const uint64_t total = oct_grok_weight_bytes(c, &l, NULL).held;
     oct_memory_have("", &have);
     uint64_t limit = have.system < have.cgroup ? have.system : have.cgroup;
     if (total > limit - limit / 16)
@@ -79,7 +73,7 @@ static oct_status write_file(const oct_bench *b, const oct_grok_config *c, oct_e
 
 oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd, oct_error *err)
 {
-    oct_grok_config c = oct_synthetic_grok1(b->layers, b->vocab);
+    oct_grok_config c = oct_grok1_config(b->layers, b->vocab);
     *fd = -1;
     if (b->out)
         return write_file(b, &c, err);
