@@ -171,10 +171,17 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
     for (int64_t i = 0; i < j->n; i++) {
         const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
         XXH3_64bits_reset(j->hash);
-        OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
-                  : write_plain(j, &list[i], j->offsets[i], err));
+        if (!j->p->hollow)
+            OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
+                      : write_plain(j, &list[i], j->offsets[i], err));
         j->sums[i] = XXH3_64bits_digest(j->hash);
     }
+    const oct_grok_tensor *last = &list[j->n - 1];
+    uint64_t bytes = 0;
+    (void)oct_gguf_tensor_bytes(last->dtype, last->rank, last->ne, &bytes);
+    if (ftruncate(j->p->fd, (off_t)(j->offsets[j->n - 1] + bytes)) != 0)
+        return oct_fail(err, OCT_ERR_IO, "synthetic model: cannot set its size: %s",
+                        strerror(errno));
     return write_header(j, &header_bytes, err);
 }
 

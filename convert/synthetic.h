@@ -9,6 +9,7 @@
 typedef struct oct_synthetic_params {
     oct_grok_config config; /* checked here */
     uint64_t seed;          /* the same seed, the same file */
+    bool hollow;            /* a hole instead of weights: for planning, takes no space */
     int fd;                 /* an open, empty, writable file; the caller's */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); /* may be NULL */
     void *progress_ctx;

@@ -19,12 +19,6 @@ typedef struct oct_plan {
     unsigned char *buffer; /* bytes, allocated by the backend; NULL until then */
 } oct_plan;
 
-/* Where the time of some nodes went. */
-typedef struct oct_node_time {
-    double seconds;
-    oct_comm_stats comm; /* the part of it that was talk between ranks */
-} oct_node_time;
-
 /* One evaluation: n_rows <= the graph's capacity tokens. */
 typedef struct oct_run {
     int64_t n_rows;

@@ -7,9 +7,6 @@
 
 #include "types.h"
 
-/* "expert with attention replicated" */
-const char *oct_shard_name(oct_shard_layout layout);
-
 /* What is divided into slices. */
 typedef enum oct_shard_kind {
     OCT_SHARD_OF_ATTENTION, /* its matrices and KV heads */

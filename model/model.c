@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "model_impl.h"
+#include "utf8.h"
 
 #ifndef OCT_VERSION
 #error "the build defines OCT_VERSION"
@@ -203,6 +204,9 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     i->part_rank = part ? part->rank : 0;
     i->part_by = part ? part->layout : OCT_SHARD_SLICE;
     i->active_bytes = active_bytes(m);
+    uint64_t format;
+    OCT_TRY(oct_gguf_get_u64(m->file, "octet.format", &format, err));
+    i->format = (int)format;
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }
 

@@ -1,4 +1,6 @@
 /* octet.h: the public interface of liboctet, a runtime for Grok-1-class mixture-of-experts models.
+ * Beside it: machine.h, what there is to run on; job.h, ranks; measure.h, speed; inspect.h, what a
+ * file holds; convert.h, where files come from; utf8.h, text.
  *
  *     oct_model    an open model file: immutable, mapped, shared by any number of sessions
  *     oct_session  KV caches, threads and buffers: one thread of the caller at a time
@@ -37,6 +39,8 @@ typedef struct oct_model_info {
     uint64_t file_bytes, weight_bytes; /* of the file opened; of the whole model */
     uint64_t active_bytes;             /* weight bytes read for one decoded token */
     uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
+    int format;               /* of the file, see convert/FORMAT.md */
+    bool owned;               /* the weights are a copy in memory, see oct_model_own */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
     oct_shard_layout part_by;
@@ -176,6 +180,7 @@ typedef struct oct_session_stats {
                                     session's */
 } oct_session_stats;
 OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
+OCT_API const char *oct_session_isa(const oct_session *s); /* the kernel row that it uses */
 
 /* ---- sampling ------------------------------------------------------------------------------- */
 

@@ -325,6 +325,7 @@ static oct_status copy_all(copy_job *j, oct_error *err)
     count_local(j);
     switch_over(j);
     j->m->owned = p;
+    j->m->info.owned = true;
     j->m->owned_bytes = room;
     j->report->bind_errno = j->refused;
     return OCT_OK;

@@ -25,26 +25,6 @@ static void resolved_free(resolved *r)
     oct_topology_free(&r->topology);
 }
 
-static oct_status resolve_isa(const char *name, oct_isa *isa, oct_error *err)
-{
-    const char *source = name ? "isa" : "OCTET_ISA";
-    oct_isa best = oct_isa_detect();
-    name = name ? name : getenv("OCTET_ISA");
-    *isa = best;
-    if (!name || !*name)
-        return OCT_OK;
-    if (!oct_isa_parse(name, isa)) {
-        char names[OCT_ISA_NAMES];
-        oct_isa_names(names);
-        return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
-    }
-    if (*isa > best)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                        "%s: this CPU cannot run %s; the best it can is %s", source, name,
-                        oct_kernel_rows[best].name);
-    return OCT_OK;
-}
-
 static oct_status in_range(const char *what, int64_t v, int64_t lo, int64_t hi, oct_error *err)
 {
     if (v >= lo && v <= hi)
@@ -97,7 +77,7 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
 {
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
-    OCT_TRY(resolve_isa(p->isa, &r->isa, err));
+    OCT_TRY(oct_isa_choose(p->isa, &r->isa, err));
     bool ranks = p->comm && p->comm->size > 1;
     r->chunk = p->chunk ? p->chunk : oct_kernel_rows[ranks ? OCT_ISA_REF : r->isa].chunk;
     OCT_TRY(choose_shard(m, p, &r->shard, err));
@@ -266,8 +246,9 @@ static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
 int64_t oct_session_default_chunk(void)
 {
     oct_isa isa;
-    oct_error ignored = {0}; /* who makes a session is told */
-    return oct_kernel_rows[resolve_isa(NULL, &isa, &ignored) == OCT_OK ? isa : OCT_ISA_REF].chunk;
+    oct_error ignored = {0}; /* oct_session_new reports this error */
+    return oct_kernel_rows[oct_isa_choose(NULL, &isa, &ignored) == OCT_OK ? isa : OCT_ISA_REF]
+        .chunk;
 }
 
 oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
@@ -293,9 +274,9 @@ oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
     return status;
 }
 
-void oct_session_get_parts(oct_session *s, oct_session_parts *p)
+const oct_phase_time *oct_session_phases(const oct_session *s)
 {
-    *p = (oct_session_parts){s->backend, &s->plan, &s->kv, s->phase};
+    return s->phase;
 }
 
 void oct_session_count_as(oct_session *s, oct_phase phase)

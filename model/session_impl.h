@@ -2,8 +2,10 @@
 #ifndef OCT_SESSION_IMPL_H
 #define OCT_SESSION_IMPL_H
 
+#include "job.h"
 #include "model_impl.h"
 #include "plan.h"
+#include "threads.h"
 
 struct oct_session {
     const oct_model *model;
@@ -26,6 +28,9 @@ struct oct_session {
     oct_phase counts_as;              /* what is evaluated now */
     uint64_t *route_hash;             /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
 };
+
+/* The session's threads, between evaluations. */
+oct_team *oct_measure_team(const oct_session *s);
 
 /* On rank 0 of several: the other ranks do the same (end: stop serving). */
 void oct_eval_truncate(oct_session *s, int32_t seq, int64_t n);

@@ -1,4 +1,6 @@
 /* octet export: from a model file to one for llama.cpp. */
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
 #include "export.h"
@@ -82,7 +84,7 @@ int oct_cmd_export(int argc, char **argv)
         return oct_cli_fail(&err);
     char bytes[24];
     fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.model, r.out,
-            oct_cli_bytes(report.bytes, bytes), (long long)report.n_scales,
+            oct_memory_text(report.bytes, bytes), (long long)report.n_scales,
             (long long)report.n_inexact);
     return OCT_EXIT_OK;
 }

@@ -9,7 +9,7 @@
 
 #include "cli.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "ranks.h"
 
 enum { IDS_BYTES_MAX = 1 << 30 };

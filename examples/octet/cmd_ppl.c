@@ -6,7 +6,7 @@
 
 #include "cli.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 #include "ranks.h"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 #include "synthetic.h"
 
@@ -31,13 +31,14 @@ static oct_status enough_memory(const oct_grok_config *c, oct_error *err)
     for (int64_t i = 0; i < n; i++)
         total += oct_gguf_tensor_bytes(list[i].dtype, list[i].rank, list[i].ne, &bytes) ? bytes : 0;
     free(list);
-    oct_memory_have("", &have);
-    uint64_t limit = have.system < have.cgroup ? have.system : have.cgroup;
+    oct_memory_get("", &have);
+    const uint64_t limit = have.least;
     if (total > limit - limit / 16)
         return oct_fail(err, OCT_ERR_MEMORY,
                         "%lld layers take %s of memory, but only %s are available (--layers makes "
                         "it fewer, -o FILE writes to disk)",
-                        (long long)c->n_layers, oct_cli_bytes(total, a), oct_cli_bytes(limit, b));
+                        (long long)c->n_layers, oct_memory_text(total, a),
+                        oct_memory_text(limit, b));
     return OCT_OK;
 }
 
@@ -89,4 +90,20 @@ oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd, oct_
         return oct_fail(err, OCT_ERR_IO, "cannot make a file in memory: %s", strerror(errno));
     snprintf(path, 128, "/proc/%d/fd/%d", (int)getpid(), *fd); /* ranks on this host find it too */
     return write_to(b, &c, *fd, err);
+}
+
+oct_status oct_bench_grok1(oct_model **m, oct_error *err)
+{
+    char path[64];
+    const oct_synthetic_params p = {.config = oct_synthetic_grok1(64, 131072),
+                                    .hollow = true,
+                                    .fd = memfd_create("octet-grok-1", MFD_CLOEXEC)};
+    if (p.fd < 0)
+        return oct_fail(err, OCT_ERR_IO, "cannot make a file in memory: %s", strerror(errno));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
+    oct_status s = oct_synthetic_write(&p, err);
+    if (s == OCT_OK)
+        s = oct_model_open(path, m, err);
+    close(p.fd);
+    return s;
 }
