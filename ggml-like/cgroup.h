@@ -10,8 +10,8 @@
 typedef void oct_cgroup_fn(void *ctx, const char *dir, bool v2);
 
 /* Visits the process's group of a controller ("memory", "cpu") and each one above it, up to the
- * highest that can be seen. root is put in front of /proc and of mount points: "" in life, a made-up
- * tree in tests. */
+ * highest that can be seen. root is put in front of /proc and of mount points: "" in life, a
+ * made-up tree in tests. */
 void oct_cgroup_walk(const char *root, const char *controller, oct_cgroup_fn *fn, void *ctx);
 
 /* dir/name for reading; NULL if it cannot be opened. */

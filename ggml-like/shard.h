@@ -2,18 +2,8 @@
 #ifndef OCT_SHARD_H
 #define OCT_SHARD_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "types.h"
-
-/* What is divided into slices. */
-typedef enum oct_shard_kind {
-    OCT_SHARD_OF_ATTENTION, /* its matrices and KV heads */
-    OCT_SHARD_OF_EXPERTS,   /* or the feed-forward matrices of a dense model */
-    OCT_SHARD_OF_VOCABULARY,
-    OCT_SHARD_KINDS
-} oct_shard_kind;
+#include "weight.h"
 
 typedef struct oct_shard_range {
     int64_t first, end;

@@ -10,9 +10,6 @@
 
 #ifdef __cplusplus
 extern "C" {
-#ifdef __cplusplus
-}
-#endif
 #endif
 
 /* Bytes of the character that starts at s[n], n > 0; 0 if there is none, or only a part of one. */
@@ -27,8 +24,8 @@ OCT_API size_t oct_utf8_valid(const char *text, size_t n);
 /* ---- repair of a stream --------------------------------------------------------------------- */
 
 /* Characters may arrive in pieces; bytes that belong to none become U+FFFD, one for each maximal
- * subpart of an ill-formed sequence (Unicode, 3.9, "U+FFFD Substitution of Maximal Subparts"). Start
- * from zero. */
+ * subpart of an ill-formed sequence (Unicode, 3.9, "U+FFFD Substitution of Maximal Subparts").
+ * Start from zero. */
 typedef struct oct_utf8 {
     bool printable; /* for terminals: control characters but \n and \t become U+FFFD too, so that no
                        text moves the cursor or talks to the terminal */

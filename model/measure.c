@@ -72,8 +72,8 @@ static oct_probe_span span_at(const oct_model *m, int64_t i)
 {
     int64_t e = m->config.n_experts;
     const oct_grok_layer *w = &m->layers[i / (2 * e)];
-    const oct_tensor *t = i / e % 2 ? &w->down : &w->gate_up;
-    size_t bytes = t->q8->unit_stride * (size_t)t->q8->n_slices;
+    const oct_weight *t = i / e % 2 ? &w->down : &w->gate_up;
+    size_t bytes = t->layout.unit_stride * (size_t)t->layout.n_slices;
     return (oct_probe_span){(const char *)t->data + (size_t)(i % e) * bytes, bytes};
 }
 

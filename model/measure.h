@@ -70,8 +70,9 @@ OCT_API OCT_MUST_CHECK oct_status oct_operation_experts(const oct_model *m,
                                                         const oct_session_params *p, int64_t n_rows,
                                                         uint64_t seed, oct_operation **out,
                                                         oct_error *err);
-/* Attention in all layers, of one token for each of `batch` sequences at a time, over full contexts,
- * for as many sequences as have kv_bytes of keys and values or more: *n_seqs, a multiple of batch. */
+/* Attention in all layers, of one token for each of `batch` sequences at a time, over full
+ * contexts, for as many sequences as have kv_bytes of keys and values or more: *n_seqs, a multiple
+ * of batch. */
 OCT_API OCT_MUST_CHECK oct_status oct_operation_attention(const oct_model *m,
                                                           const oct_session_params *p,
                                                           int64_t batch, uint64_t kv_bytes,

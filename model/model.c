@@ -27,16 +27,10 @@ static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
         (unsigned long long)have->ne[2]);
 }
 
-static oct_tensor packed(const char *name, const oct_weight_layout *l, oct_shard_kind kind,
+static oct_weight packed(const char *name, const oct_weight_layout *l, oct_shard_kind kind,
                          const void *data)
 {
-    return (oct_tensor){.name = name,
-                        .dtype = OCT_Q8,
-                        .rows = l->n_out,
-                        .cols = l->n_in,
-                        .q8 = l,
-                        .kind = kind,
-                        .data = data};
+    return (oct_weight){.name = name, .layout = *l, .kind = kind, .data = data};
 }
 
 static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)

@@ -11,7 +11,7 @@
 #include "tokenizer.h"
 
 typedef struct oct_grok_layer {
-    oct_tensor qkv, attn_out, gate_up, down;
+    oct_weight qkv, attn_out, gate_up, down;
     oct_tensor router; /* [E, D] f32; data NULL: dense */
     oct_tensor norm_attn_in, norm_attn_out, norm_ffn_in, norm_ffn_out; /* [1, D] f32 */
 } oct_grok_layer;

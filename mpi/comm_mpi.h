@@ -12,8 +12,8 @@
  * Ranks that cannot reach each other within 30 s are an error. From then on a rank that dies or
  * stops ends the job within 10 s, whatever the others are doing; one that computes or waits for its
  * disk does not. say may be NULL; it is called on the lowest rank that is left. fatal: text names
- * the rank that was lost; when say returns, the job is aborted on all ranks. After an error *out may be set all the same: freeing it ends the
- * job. */
+ * the rank that was lost; when say returns, the job is aborted on all ranks. After an error *out
+ * may be set all the same: freeing it ends the job. */
 OCT_API OCT_MUST_CHECK oct_comm_open_fn oct_comm_mpi_open;
 
 #endif

@@ -23,8 +23,8 @@ oct_shard_layout oct_ranks_layout(oct_shard_layout otherwise);
  * room. */
 const char *oct_ranks_path(const char *pattern, char room[PATH_MAX]);
 
-/* Puts the weights where --weights says and makes a session; in a job, see oct_job_session_new. What
- * does not fit together is listed on stderr, rank by rank. */
+/* Puts the weights where --weights says and makes a session; in a job, see oct_job_session_new.
+ * What does not fit together is listed on stderr, rank by rank. */
 OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
                                                 const oct_session_params *p, oct_session **s,
                                                 oct_error *err);
