@@ -14,7 +14,8 @@
 #include "model_impl.h"
 #include "npy.h"
 #include "shard.h"
-#include "synthetic.h"
+#include "convert.h"
+#include "hparams.h"
 #include "thread_ranks.h"
 
 /* What rank 0 must have folded: per chunk the embedding, and in every layer the experts' vectors,
@@ -117,7 +118,9 @@ static void test_six_slices(void **state)
     oct_error err = {0};
     oct_model *m;
     char path[64];
-    oct_grok_config c = oct_synthetic_grok1(2, 130);
+    oct_grok_config c = oct_hparams_grok1();
+    c.n_layers = 2;
+    c.n_vocab = 130;
     c.n_ctx = 64;
     c.d_model = 96;
     c.n_q_heads = 12;
@@ -125,7 +128,7 @@ static void test_six_slices(void **state)
     c.head_dim = 16;
     c.d_ff = 120;
     c.n_used = 3;
-    const oct_synthetic_params p = {.config = c, .seed = 1, .fd = memfd_create("model", 0)};
+    const oct_synthetic_params p = {.config = &c, .seed = 1, .fd = memfd_create("model", 0)};
     assert_int_equal(oct_synthetic_write(&p, &err), OCT_OK);
     snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
     assert_int_equal(oct_model_open(path, &m, &err), OCT_OK);

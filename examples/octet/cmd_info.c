@@ -5,13 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <octet/convert.h>
 #include <octet/inspect.h>
 #include <octet/machine.h>
 
 #include "cli_session.h"
 #include "commands.h"
-#include "gguf.h"
-#include "slice.h"
 
 typedef struct info_state {
     oct_cli_session session;
@@ -187,20 +186,9 @@ static json_t *part_of(const oct_model_info *info)
                      oct_shard_name(info->part_by));
 }
 
-static oct_status verify(const char *path, oct_error *err)
-{
-    oct_gguf *g;
-    OCT_TRY(oct_gguf_open(path, &g, err));
-    oct_status s = oct_slice_verify(g, NULL, NULL, oct_cli_cancel_flag(), err);
-    oct_gguf_close(g);
-    return s;
-}
-
-static oct_status gather_file(const info_state *r, const oct_model *m, json_t *all, oct_error *err)
+static void gather_file(const info_state *r, const oct_model *m, json_t *all)
 {
     const oct_model_info *info = oct_model_get_info(m);
-    if (r->verify)
-        OCT_TRY(verify(r->session.model, err));
     json_t *model = json_object();
     for (int i = 0; i < N_NUMBERS; i++)
         json_object_set_new(model, numbers[i].key, number_value(info, &numbers[i]));
@@ -218,7 +206,6 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
         json_object_set_new(all, "tensors", list_tensors(m));
     if (r->keys || r->json)
         json_object_set_new(all, "keys", list_keys(m));
-    return OCT_OK;
 }
 
 /* ---- printing ------------------------------------------------------------------------------- */
@@ -349,15 +336,18 @@ int oct_cmd_info(int argc, char **argv)
         oct_cli_error("info: --verify, --tensors and --keys need a model (-m)");
         return OCT_EXIT_USAGE;
     }
+    /* Before the model is opened, whose tokenizer could be what is damaged. */
+    if (code < 0 && r.verify &&
+        oct_verify(r.session.model, NULL, NULL, oct_cli_cancel_flag(), &err) != OCT_OK)
+        code = oct_cli_fail(&err);
     if (code < 0 && r.session.model)
         code = oct_cli_open(&r.session, "info", false, &m);
     if (code >= 0)
         return code;
     json_t *all = json_object();
-    oct_status s = m ? gather_file(&r, m, all, &err) : OCT_OK;
-    if (s == OCT_OK)
-        s = gather_machine(all, &err);
-    code = s == OCT_OK ? print(&r, all) : oct_cli_fail(&err);
+    if (m)
+        gather_file(&r, m, all);
+    code = gather_machine(all, &err) == OCT_OK ? print(&r, all) : oct_cli_fail(&err);
     json_decref(all);
     oct_model_close(m);
     return code;

@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 
+#include <octet/convert.h>
 #include <octet/job.h>
 #include <octet/machine.h>
 #include <octet/measure.h>

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "synthetic.h"
 
 typedef struct cluster {
     int nodes;
