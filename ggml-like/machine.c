@@ -49,10 +49,23 @@ oct_status oct_machine_load(const char *topology, oct_machine **out, oct_error *
     i->n_nodes = m->topology.n_nodes;
     i->n_threads = m->topology.n_threads;
     i->threads_why = m->topology.why;
-    for (int best = oct_isa_detect(); i->n_isas <= best; i->n_isas++)
+    m->best = oct_isa_detect();
+    for (; i->n_isas <= (int)m->best; i->n_isas++)
         i->isas[i->n_isas] = oct_kernel_rows[i->n_isas].name;
     *out = m;
     return OCT_OK;
+}
+
+oct_status oct_machine_find(const oct_machine *m, const oct_machine **use, oct_machine **here,
+                            oct_error *err)
+{
+    *here = NULL;
+    *use = m;
+    if (m)
+        return OCT_OK;
+    oct_status s = oct_machine_load(NULL, here, err);
+    *use = *here;
+    return s;
 }
 
 void oct_machine_free(oct_machine *m)
@@ -70,7 +83,7 @@ const oct_machine_info *oct_machine_get_info(const oct_machine *m)
 oct_status oct_machine_choose_isa(const char *name, const char **isa, oct_error *err)
 {
     oct_isa row;
-    OCT_TRY(oct_isa_choose(name, &row, err));
+    OCT_TRY(oct_isa_choose(name, oct_isa_detect(), &row, err));
     *isa = oct_kernel_rows[row].name;
     return OCT_OK;
 }

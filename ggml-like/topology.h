@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "kernels.h"
 #include "machine.h"
 #include "status.h"
 #include "threads.h"
@@ -29,8 +30,13 @@ void oct_topology_free(oct_topology *t);
 /* What machine.h hides. */
 struct oct_machine {
     oct_topology topology;
+    oct_isa best; /* kernel row that this CPU can run */
     oct_machine_info info;
 };
+
+/* *use: m, or for NULL the machine that this is, loaded into *here for the caller to free. */
+OCT_MUST_CHECK oct_status oct_machine_find(const oct_machine *m, const oct_machine **use,
+                                           oct_machine **here, oct_error *err);
 
 /* The core of each of n_threads threads (more threads than cores share them): nodes are filled
  * evenly, threads of a node are neighbours. core[n_threads] receives indices into cpu and node. */

@@ -242,7 +242,8 @@ static oct_status choose_layout(oct_job *j, const order *o, const oct_model *m,
     oct_isa isa = OCT_ISA_REF;
     oct_status status = OCT_OK;
     p.comm = c;
-    p.isa = p.topology = NULL;
+    p.isa = NULL;
+    p.machine = NULL;
     oct_rank_report *all = calloc((size_t)c->size, sizeof *all);
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
@@ -459,7 +460,8 @@ static oct_status serve_once(oct_job *j, const order *o, oct_error *err)
     oct_session *s;
     oct_error opened = {0};
     p.cancel = NULL;
-    p.isa = p.topology = NULL;
+    p.isa = NULL;
+    p.machine = NULL;
     char path[PATH_MAX];
     (void)!oct_model_open(oct_job_path(j, o->path, path, sizeof path), &m, &opened);
     oct_status status = make_together(j, o, m, &p, &opened, &s, err);

@@ -9,7 +9,7 @@
 
 static const oct_cpu *cpu_of(const oct_session *s)
 {
-    return (const oct_cpu *)(const void *)s->backend;
+    return (const oct_cpu *)(const void *)s->runner.backend[OCT_HOST];
 }
 
 oct_team *oct_measure_team(const oct_session *s)
@@ -26,7 +26,8 @@ double oct_measure_waited(const oct_session *s)
 
 uint64_t oct_measure_kv_bytes(const oct_session *s)
 {
-    return (uint64_t)(2 * s->kv.n_layers * s->kv.n_heads * s->kv.head_dim) * s->kv.elem_bytes;
+    const oct_kv_cache *kv = &s->p.kv;
+    return (uint64_t)(2 * kv->n_layers * kv->n_heads * kv->head_dim) * kv->elem_bytes;
 }
 
 const char *oct_session_isa(const oct_session *s)

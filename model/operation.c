@@ -15,6 +15,7 @@ struct oct_operation {
     oct_status (*once)(oct_operation *o, oct_operation_run *run, oct_error *err);
     oct_run run;
     int64_t rows;
+    int32_t *ids; /* four times [rows]: token, seq, pos, out_row of run */
     int64_t next; /* the expert whose turn it is */
 };
 
@@ -37,20 +38,22 @@ static oct_status operation_new(const oct_model *m, const oct_session_params *li
         oct_operation_free(o);
         return status;
     }
-    const oct_session *s = o->session;
-    int32_t *token = s->row, *seq = token + rows, *pos = seq + rows, *out_row = pos + rows;
-    memset(s->row, 0, (size_t)(4 * rows) * sizeof *s->row);
+    o->rows = rows;
+    o->ids = calloc((size_t)(4 * rows), sizeof *o->ids);
+    if (!o->ids) {
+        oct_operation_free(o);
+        return oct_fail(err, OCT_ERR_MEMORY, "operation: no memory for %lld rows", (long long)rows);
+    }
+    int32_t *token = o->ids, *seq = token + rows, *pos = seq + rows, *out_row = pos + rows;
     for (int64_t i = 0; i < rows; i++)
         out_row[i] = (int32_t)i;
-    o->rows = rows;
     o->run = (oct_run){.n_rows = rows,
                        .token = token,
                        .seq = seq,
                        .pos = pos,
                        .n_out = rows,
                        .out_row = out_row,
-                       .kv = &o->session->kv,
-                       .comm = oct_comm_local(),
+                       .kv = o->session->kv,
                        .cancel = like->cancel};
     *out = o;
     return OCT_OK;
@@ -58,8 +61,10 @@ static oct_status operation_new(const oct_model *m, const oct_session_params *li
 
 void oct_operation_free(oct_operation *o)
 {
-    if (o)
-        oct_session_free(o->session);
+    if (!o)
+        return;
+    oct_session_free(o->session);
+    free(o->ids);
     free(o);
 }
 
@@ -78,7 +83,7 @@ oct_status oct_operation_do(oct_operation *o, oct_operation_run *run, oct_error 
 /* The next node of an operation from node i on, -1 if there is none. */
 static int find_node(const oct_operation *o, oct_op op, int i)
 {
-    const oct_graph *g = &o->session->graph;
+    const oct_graph *g = &o->session->p.graph;
     for (; i < g->n_nodes; i++)
         if (g->nodes[i].op == op)
             return i;
@@ -87,8 +92,9 @@ static int find_node(const oct_operation *o, oct_op op, int i)
 
 static oct_status run_node(oct_operation *o, int i, oct_error *err)
 {
-    oct_session *s = o->session;
-    return s->backend->run(s->backend, &s->plan, i, i + 1, &o->run, err);
+    oct_runner *r = &o->session->runner; /* all is the host's: steps are nodes */
+    oct_backend *cpu = r->backend[OCT_HOST];
+    return cpu->run(cpu, r->plan, r->buffer[OCT_HOST], i, i + 1, &o->run, err);
 }
 
 /* Uniform in -1..1. */
@@ -98,9 +104,15 @@ static float noise(uint64_t *state)
     return (float)(int32_t)(*state >> 32) * 0x1p-31f;
 }
 
+static unsigned char *data_of(const oct_operation *o, const oct_tensor *t)
+{
+    const oct_runner *r = &o->session->runner;
+    return r->buffer[OCT_HOST] + oct_plan_offset(r->plan, OCT_HOST, t);
+}
+
 static void fill_noise(oct_operation *o, const oct_tensor *t, uint64_t seed)
 {
-    float *x = (float *)(void *)(o->session->plan.buffer + t->offset);
+    float *x = (float *)(void *)data_of(o, t);
     for (int64_t i = 0; i < t->rows * t->cols; i++)
         x[i] = noise(&seed);
 }
@@ -113,7 +125,7 @@ static void route_all(oct_operation *o, const oct_node *n)
     const oct_tensor *routes = n->in[1];
     if (!routes)
         return;
-    unsigned char *out = o->session->plan.buffer + routes->offset;
+    unsigned char *out = data_of(o, routes);
     for (int64_t r = 0; r < o->rows; r++) {
         int32_t *expert = (int32_t *)(void *)(out + (size_t)r * routes->row_bytes);
         for (int64_t s = 0; s < n->n_used; s++)
@@ -122,12 +134,12 @@ static void route_all(oct_operation *o, const oct_node *n)
     o->next += n->n_used;
 }
 
-/* Sorting rows, gate and up, gelu, quantisation, down. */
+/* Quantisation, sorting rows, gate and up, gelu, quantisation again, down. */
 static oct_status experts_once(oct_operation *o, oct_operation_run *run, oct_error *err)
 {
     const oct_grok_config *c = &o->session->model->config;
     int i = find_node(o, OCT_OP_EXPERTS, 0);
-    route_all(o, &o->session->graph.nodes[i]);
+    route_all(o, &o->session->p.graph.nodes[i]);
     run->rows = (double)(o->rows * c->n_used);
     run->ops = run->rows * 6 * (double)c->d_model * (double)c->d_ff;
     return run_node(o, i, err);
@@ -136,21 +148,11 @@ static oct_status experts_once(oct_operation *o, oct_operation_run *run, oct_err
 oct_status oct_operation_experts(const oct_model *m, const oct_session_params *p, int64_t n_rows,
                                  uint64_t seed, oct_operation **out, oct_error *err)
 {
-    oct_operation *o;
-    OCT_TRY(operation_new(m, p, n_rows, n_rows, 1, &o, err));
-    o->once = experts_once;
-    const oct_graph *g = &o->session->graph;
-    int i = find_node(o, OCT_OP_EXPERTS, 0), q = i;
-    while (g->nodes[q].out != g->nodes[i].in[0] || g->nodes[q].op != OCT_OP_QUANTISE)
-        q--;
-    fill_noise(o, g->nodes[q].in[0], seed);
-    oct_status status = run_node(o, q, err);
-    if (status != OCT_OK) {
-        oct_operation_free(o);
-        o = NULL;
-    }
-    *out = o;
-    return status;
+    OCT_TRY(operation_new(m, p, n_rows, n_rows, 1, out, err));
+    (*out)->once = experts_once;
+    int i = find_node(*out, OCT_OP_EXPERTS, 0);
+    fill_noise(*out, (*out)->session->p.graph.nodes[i].in[0], seed);
+    return OCT_OK;
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -181,16 +183,17 @@ static void fill_thread(void *ctx, int thread, int n_threads)
 }
 
 /* Every sequence takes its whole context, of ids that no other has. */
-static oct_status hold_context(oct_kv_cache *kv, oct_error *err)
+static oct_status hold_context(oct_session *s, oct_error *err)
 {
+    const oct_kv_cache *kv = &s->kv[OCT_HOST];
     int32_t *seq = malloc((size_t)(2 * kv->n_ctx) * sizeof *seq), *pos = seq + kv->n_ctx;
     if (!seq)
         return oct_fail(err, OCT_ERR_MEMORY, "operation: no memory for keys and values");
     for (int32_t q = 0; q < kv->n_seqs; q++) {
         for (int64_t i = 0; i < kv->n_ctx; i++)
             seq[i] = q;
-        oct_kv_pages_begin(&kv->pages, seq, seq, kv->n_ctx, pos);
-        oct_kv_pages_end(&kv->pages, true);
+        oct_kv_pages_begin(&s->pages, seq, seq, kv->n_ctx, pos);
+        oct_kv_pages_end(&s->pages, true);
     }
     free(seq);
     return OCT_OK;
@@ -198,8 +201,8 @@ static oct_status hold_context(oct_kv_cache *kv, oct_error *err)
 
 static oct_status fill_cache(oct_operation *o, uint64_t seed, oct_error *err)
 {
-    oct_kv_cache *kv = &o->session->kv;
-    OCT_TRY(hold_context(kv, err));
+    oct_kv_cache *kv = &o->session->kv[OCT_HOST];
+    OCT_TRY(hold_context(o->session, err));
     unsigned char *pattern = malloc(PATTERN);
     if (!pattern)
         return oct_fail(err, OCT_ERR_MEMORY, "operation: no memory for keys and values");
@@ -222,8 +225,8 @@ static oct_status attention_once(oct_operation *o, oct_operation_run *run, oct_e
 {
     const oct_session *s = o->session;
     const oct_grok_config *c = &s->model->config;
-    const oct_kv_cache *kv = &s->kv;
-    int32_t *seq = s->row + o->rows, *pos = seq + o->rows;
+    const oct_kv_cache *kv = &s->kv[OCT_HOST];
+    int32_t *seq = o->ids + o->rows, *pos = seq + o->rows;
     for (int64_t first = 0; first + o->rows <= kv->n_seqs; first += o->rows) {
         for (int64_t i = 0; i < o->rows; i++) {
             seq[i] = (int32_t)(first + i);
@@ -255,7 +258,7 @@ oct_status oct_operation_attention(const oct_model *m, const oct_session_params 
     oct_status status = fill_cache(o, seed, err);
     for (int i = find_node(o, OCT_OP_ATTENTION, 0); i >= 0 && status == OCT_OK;
          i = find_node(o, OCT_OP_ATTENTION, i + 1))
-        fill_noise(o, o->session->graph.nodes[i].in[0], seed);
+        fill_noise(o, o->session->p.graph.nodes[i].in[0], seed);
     if (status != OCT_OK) {
         oct_operation_free(o);
         o = NULL;
@@ -268,7 +271,7 @@ oct_status oct_operation_attention(const oct_model *m, const oct_session_params 
 double oct_operation_read(oct_operation *o, size_t ahead)
 {
     const oct_session *s = o->session;
-    const oct_probe_span whole = {s->kv.data, (size_t)s->kv.bytes & ~(size_t)255};
-    oct_isa isa = ((const oct_cpu *)(const void *)s->backend)->k->isa;
-    return oct_probe_read(oct_measure_team(s), isa, ahead, &whole, 1);
+    const oct_probe_span whole = {s->kv[OCT_HOST].data,
+                                  (size_t)s->kv[OCT_HOST].bytes & ~(size_t)255};
+    return oct_probe_read(oct_measure_team(s), s->p.cpu.k->isa, ahead, &whole, 1);
 }

@@ -4,8 +4,6 @@
 #include <sched.h>
 #include <string.h>
 
-#include <octet/machine.h>
-
 #include "ranks.h"
 
 oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention)
@@ -25,6 +23,15 @@ unsigned oct_cli_shards(const oct_cli_session *o)
     return o->replicate_attention ? replicated : replicated | divided;
 }
 
+const oct_machine *oct_cli_machine(void)
+{
+    static oct_machine *machine;
+    oct_error ignored = {0};
+    if (!machine)
+        (void)!oct_machine_load(NULL, &machine, &ignored);
+    return machine;
+}
+
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,
                             oct_session_params *p)
 {
@@ -40,6 +47,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->blas = o->blas;
     p->shard = oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
     p->comm = oct_job_comm(oct_ranks_job());
+    p->machine = oct_cli_machine();
     p->cancel = oct_cli_cancel_flag();
 }
 

@@ -160,7 +160,7 @@ static oct_status run(oct_bench *b, json_t *probes, oct_error *err)
         oct_bench_rig rig;
         char path[PATH_MAX];
         if (t > 0) { /* owned weights are placed for a number of threads */
-            oct_model_close(b->model);
+            oct_ranks_close(b->model);
             b->model = NULL;
             OCT_TRY(oct_model_open(oct_ranks_path(b->path, path), &b->model, err));
         }
@@ -250,7 +250,7 @@ static int open_and_work(oct_bench *b)
     code = s != OCT_OK ? oct_cli_fail(&err) : b->simulate ? oct_bench_simulate(b, 0) : -1;
     if (code < 0)
         code = work(b);
-    oct_model_close(b->model);
+    oct_ranks_close(b->model);
     if (fd >= 0)
         close(fd);
     return code;

@@ -258,6 +258,6 @@ int oct_cmd_logits(int argc, char **argv)
     code = run(&r, m);
     free(r.token);
     free(r.seq);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }

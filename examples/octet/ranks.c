@@ -8,6 +8,7 @@
 
 static oct_job *job;            /* NULL: one process */
 static oct_session_params last; /* of the last session */
+static oct_placement *owned;    /* of one process: where the weights lie; NULL: in the file */
 
 static void say(void *ctx, oct_job_level level, const char *line)
 {
@@ -55,6 +56,18 @@ const char *oct_ranks_path(const char *pattern, char room[PATH_MAX])
     return oct_job_path(job, pattern, room, PATH_MAX);
 }
 
+const oct_placement *oct_ranks_placement(void)
+{
+    return owned;
+}
+
+void oct_ranks_close(oct_model *m)
+{
+    oct_placement_free(owned);
+    owned = NULL;
+    oct_model_close(m);
+}
+
 static void show_loading(void *ctx, uint64_t done, uint64_t total)
 {
     (void)total;
@@ -66,6 +79,8 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
                                 oct_error *err)
 {
     oct_session_need need;
+    if (owned)
+        return OCT_OK;
     OCT_TRY(oct_session_estimate(m, p, &need, err));
     if (o->weights == OCT_CLI_WEIGHTS_MAPPED ||
         (o->weights == OCT_CLI_WEIGHTS_AUTO && need.n_domains < 2))
@@ -73,12 +88,12 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
     oct_progress progress;
     oct_own_report r;
     const oct_own_params own = {.n_threads = need.n_threads,
-                                .topology = p->topology,
+                                .machine = p->machine,
                                 .progress = show_loading,
                                 .progress_ctx = &progress,
                                 .cancel = p->cancel};
     oct_progress_start(&progress, "loading", need.weights);
-    oct_status s = oct_model_own(m, &own, &r, err);
+    oct_status s = oct_placement_own(m, &own, &owned, &r, err);
     oct_progress_end(&progress, s == OCT_OK);
     if (s == OCT_OK && r.bind_errno)
         oct_cli_warning(
@@ -95,7 +110,9 @@ oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
 {
     if (!job) {
         OCT_TRY(place_weights(o, m, p, err));
-        return oct_session_new(m, p, s, err);
+        oct_session_params here = *p;
+        here.placement = owned;
+        return oct_session_new(m, &here, s, err);
     }
     const oct_job_session how = {o->model, oct_cli_shards(o), o->force};
     if (o->weights == OCT_CLI_WEIGHTS_OWNED)

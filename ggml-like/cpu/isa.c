@@ -88,10 +88,9 @@ int64_t oct_stream_ahead(void)
     return amd && family == FAMILY_ZEN_4 ? 0 : 4096;
 }
 
-oct_status oct_isa_choose(const char *name, oct_isa *isa, oct_error *err)
+oct_status oct_isa_choose(const char *name, oct_isa best, oct_isa *isa, oct_error *err)
 {
     const char *source = name ? "isa" : "OCTET_ISA";
-    oct_isa best = oct_isa_detect();
     name = name ? name : getenv("OCTET_ISA");
     *isa = best;
     if (!name || !*name)

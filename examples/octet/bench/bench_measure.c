@@ -104,7 +104,7 @@ json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, 
                      r->n_threads, "tokens", (json_int_t)tokens, "depth", (json_int_t)depth,
                      "batch", (json_int_t)batch, "chunk", (json_int_t)chunk, "kv", kv[r->b->kv],
                      "act", act[r->b->act], "kernels", r->b->kernels, "weights",
-                     oct_model_get_info(r->b->model)->owned ? "owned" : "mapped");
+                     oct_ranks_placement() ? "owned" : "mapped");
 }
 
 /* ---- probe, run, probe ----------------------------------------------------------------------- */
