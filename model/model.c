@@ -1,7 +1,6 @@
 /* model.c: opening a model file: every tensor is found, checked and given its place. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "model_impl.h"
 
@@ -32,14 +31,9 @@ static oct_weight packed(const char *name, const oct_weight_layout *l, oct_shard
     return (oct_weight){.name = name, .layout = *l, .kind = kind, .data = data};
 }
 
-static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
+static oct_plain plain(const char *name, int64_t rows, int64_t cols, const void *data)
 {
-    return (oct_tensor){.name = name,
-                        .dtype = OCT_F32,
-                        .rows = rows,
-                        .cols = cols,
-                        .row_bytes = (size_t)cols * sizeof(float),
-                        .data = data};
+    return (oct_plain){.name = name, .rows = rows, .cols = cols, .data = data};
 }
 
 /* Scales come after their weights. */
@@ -49,7 +43,7 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     oct_grok_layer *w = t->layer >= 0 ? &m->layers[t->layer] : NULL;
     int64_t d = m->config.d_model;
     const oct_shard_kind attn = OCT_SHARD_OF_ATTENTION, ffn = OCT_SHARD_OF_EXPERTS;
-    oct_tensor norm = plain(have->name, 1, d, have->data);
+    oct_plain norm = plain(have->name, 1, d, have->data);
     switch (t->kind) {
     case OCT_GROK_GATE_UP: w->gate_up = packed(have->name, &l->gate_up, ffn, have->data); break;
     case OCT_GROK_DOWN: w->down = packed(have->name, &l->down, ffn, have->data); break;
@@ -66,8 +60,9 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     case OCT_GROK_NORM_FFN_OUT: w->norm_ffn_out = norm; break;
     case OCT_GROK_NORM_FINAL: m->norm_final = norm; break;
     case OCT_GROK_EMBEDDING:
-        m->embedding = (oct_table){have->data, m->config.n_vocab, l->embedding.slice_rows,
-                                   l->embedding.slice_rows_pad, d};
+        m->embedding = (oct_table){
+            have->data, m->config.n_vocab, l->embedding.slice_rows, l->embedding.slice_rows_pad,
+            d,          m->config.n_slices};
         break;
     case OCT_GROK_KINDS: break;
     }
@@ -236,8 +231,6 @@ void oct_model_close(oct_model *m)
         return;
     oct_spm_free(m->tokenizer);
     free(m->layers);
-    if (m->owned)
-        munmap(m->owned, m->owned_bytes);
     oct_gguf_close(m->file);
     free(m);
 }

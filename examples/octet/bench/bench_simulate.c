@@ -6,7 +6,7 @@
 
 #include "bench.h"
 #include "predict.h"
-#include "synthetic.h"
+#include "hparams.h"
 
 typedef struct cluster {
     int nodes;
@@ -107,8 +107,7 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     cluster n = {0};
     oct_error err = {0};
     double depth = (double)b->depths.v[0];
-    oct_grok_config c =
-        b->model && !b->synthetic ? b->model->config : oct_synthetic_grok1(64, 131072);
+    oct_grok_config c = b->model && !b->synthetic ? b->model->config : oct_hparams_grok1();
     if (!parse(b->simulate, &n)) {
         oct_cli_error("bench: --simulate '%s', expected NODES,LATENCY_US,GBYTE_PER_S, and perhaps "
                       ",READ_GBYTE_PER_S",
