@@ -64,7 +64,7 @@ struct oct_backend {
 
 /* The CPU backend. */
 typedef struct oct_cpu_config {
-    oct_isa isa; /* a row of the kernel table that this CPU has */
+    const oct_kernels *kernels; /* a row that this CPU can run */
     int n_threads;
     const oct_topology *topology; /* where threads run; read here, not kept */
     bool bind;                    /* each thread to a core of its own */

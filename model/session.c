@@ -7,13 +7,14 @@
 #include "topology.h"
 
 enum { MAX_SEQS = 4096 };
+_Static_assert((int)OCT_GROK_MAX_EXPERTS <= (int)OCT_MAX_EXPERTS, "the router has room for all");
 
 /* What the parameters come to on this machine. */
 typedef struct resolved {
     int64_t n_ctx, n_seqs, chunk;
     int n_threads;
     const char *threads_why;
-    oct_isa isa;
+    const oct_kernels *kernels;
     int n_domains;
     bool bind;
     oct_shard shard;
@@ -23,26 +24,6 @@ typedef struct resolved {
 static void resolved_free(resolved *r)
 {
     oct_topology_free(&r->topology);
-}
-
-static oct_status resolve_isa(const char *name, oct_isa *isa, oct_error *err)
-{
-    const char *source = name ? "isa" : "OCTET_ISA";
-    oct_isa best = oct_isa_detect();
-    name = name ? name : getenv("OCTET_ISA");
-    *isa = best;
-    if (!name || !*name)
-        return OCT_OK;
-    if (!oct_isa_parse(name, isa)) {
-        char names[OCT_ISA_NAMES];
-        oct_isa_names(names);
-        return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
-    }
-    if (*isa > best)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                        "%s: this CPU cannot run %s; the best it can is %s", source, name,
-                        oct_kernel_rows[best].name);
-    return OCT_OK;
 }
 
 static oct_status in_range(const char *what, int64_t v, int64_t lo, int64_t hi, oct_error *err)
@@ -97,9 +78,11 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
 {
     r->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     r->n_seqs = p->n_seqs ? p->n_seqs : 1;
-    OCT_TRY(resolve_isa(p->isa, &r->isa, err));
+    OCT_TRY(oct_kernels_choose(p->isa, &r->kernels, err));
     bool ranks = p->comm && p->comm->size > 1;
-    r->chunk = p->chunk ? p->chunk : oct_kernel_rows[ranks ? OCT_ISA_REF : r->isa].chunk;
+    r->chunk = p->chunk ? p->chunk
+               : ranks  ? oct_kernel_rows[OCT_KERNELS_REF].chunk
+                        : r->kernels->chunk;
     OCT_TRY(choose_shard(m, p, &r->shard, err));
     OCT_TRY(oct_topology_load(p->topology, &r->topology, err));
     choose_threads(m, p, r);
@@ -142,7 +125,7 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
-    const oct_cpu_config cpu = {.isa = r->isa,
+    const oct_cpu_config cpu = {.kernels = r->kernels,
                                 .n_threads = r->n_threads,
                                 .topology = &r->topology,
                                 .bind = r->bind,
@@ -266,9 +249,11 @@ static uint64_t shard_weights(const oct_model *m, const oct_shard *s)
 
 int64_t oct_session_default_chunk(void)
 {
-    oct_isa isa;
-    oct_error ignored = {0}; /* who makes a session is told */
-    return oct_kernel_rows[resolve_isa(NULL, &isa, &ignored) == OCT_OK ? isa : OCT_ISA_REF].chunk;
+    const oct_kernels *k;
+    oct_error ignored = {0}; /* oct_session_new reports it */
+    return oct_kernels_choose(NULL, &k, &ignored) == OCT_OK
+               ? k->chunk
+               : oct_kernel_rows[OCT_KERNELS_REF].chunk;
 }
 
 oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
@@ -287,7 +272,7 @@ oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
                                    .buffers = s->plan.bytes + rope_bytes(s),
                                    .n_threads = r.n_threads,
                                    .n_domains = r.n_domains,
-                                   .isa = oct_kernel_rows[r.isa].name,
+                                   .isa = r.kernels->name,
                                    .threads_why = r.threads_why};
     resolved_free(&r);
     oct_session_free(s);

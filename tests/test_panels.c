@@ -107,14 +107,13 @@ static float *evaluate(const oct_kernels *k, const char *machine, int n_threads,
     oct_topology topology;
     oct_backend *b;
     assert_int_equal(oct_topology_load(machine, &topology, &err), OCT_OK);
-    oct_cpu_config config = {.isa = k->isa,
+    oct_cpu_config config = {.kernels = k,
                              .n_threads = n_threads,
                              .topology = &topology,
                              .n_domains = oct_cpu_domains(&topology, n_threads, SLICES)};
     assert_null(oct_shard_make(OCT_SHARD_SLICE, 0, 1, SLICES, 1, &config.shard));
     assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
     oct_topology_free(&topology);
-    ((oct_cpu *)(void *)b)->k = k;
 
     oct_graph g;
     oct_graph_init(&g, TOKENS);
@@ -149,7 +148,9 @@ static void several_panels(void **state)
         int64_t n_rows;
     } cases[] = {{NULL, 1, TOKENS}, {NULL, 2, 40}, {NULL, 1, 15}, {"numa:2 core:1 pu:1", 2, 33}};
     weights_make();
-    oct_kernels k = oct_kernel_rows[oct_isa_detect()];
+    const oct_kernels *best;
+    assert_int_equal(oct_kernels_choose(NULL, &best, NULL), OCT_OK);
+    oct_kernels k = *best;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         k.panels = 1;
         float *one = evaluate(&k, cases[i].machine, cases[i].n_threads, cases[i].n_rows);

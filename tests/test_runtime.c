@@ -12,7 +12,6 @@
 
 #include "cpu_impl.h"
 #include "plan.h"
-#include "route.h"
 #include "threads.h"
 #include "topology.h"
 
@@ -192,8 +191,10 @@ static void test_plan(void **state)
     oct_backend *b;
     oct_topology topology;
     assert_int_equal(oct_topology_load(NULL, &topology, &err), OCT_OK);
-    const oct_cpu_config config = {
-        .isa = OCT_ISA_REF, .n_threads = 2, .topology = &topology, .n_domains = 1};
+    const oct_cpu_config config = {.kernels = &oct_kernel_rows[OCT_KERNELS_REF],
+                                   .n_threads = 2,
+                                   .topology = &topology,
+                                   .n_domains = 1};
     assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
     oct_topology_free(&topology);
     oct_table table = {NULL, 100, 100, 100, 96};

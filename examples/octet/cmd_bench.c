@@ -226,11 +226,12 @@ static oct_status choose(oct_bench *b, oct_error *err)
 {
     oct_session_params p = {.chunk = 1, .n_ctx = 1, .comm = oct_ranks_comm()};
     p.shard = oct_model_get_info(b->model)->part_by;
-    oct_isa isa;
     OCT_TRY(oct_session_estimate(b->model, &p, &b->need, err));
-    if (!oct_isa_parse(b->need.isa, &isa))
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "bench: unknown kernels '%s'", b->need.isa);
-    b->kernels = &oct_kernel_rows[isa];
+    b->kernels = oct_kernels_find(b->need.isa);
+    bool integer = oct_probe_find(OCT_PROBE_INT, b->kernels);
+    if (!integer || !oct_probe_find(OCT_PROBE_F32, b->kernels))
+        oct_cli_warning("the %s kernels have no probe of their %s peak: no share of it is printed",
+                        b->kernels->name, integer ? "f32" : "integer");
     if (b->threads.n == 0)
         b->threads = (oct_bench_list){{b->need.n_threads}, 1};
     return OCT_OK;

@@ -88,32 +88,13 @@ static void cpu_name(char *out, size_t room)
         fclose(f);
 }
 
-/* What a session would choose: $OCTET_ISA where that is a level this CPU has, else the best. */
-static oct_status chosen_isa(oct_isa best, oct_isa *isa, oct_error *err)
-{
-    const char *asked = getenv("OCTET_ISA");
-    *isa = best;
-    if (!asked || !*asked)
-        return OCT_OK;
-    if (!oct_isa_parse(asked, isa)) {
-        char names[OCT_ISA_NAMES];
-        oct_isa_names(names);
-        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected one of %s, found '%s'", names,
-                        asked);
-    }
-    if (*isa > best)
-        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA=%s: this CPU offers %s at most", asked,
-                        oct_kernel_rows[best].name);
-    return OCT_OK;
-}
-
 static oct_status gather_machine(json_t *all, oct_error *err)
 {
     char cpu[256];
     oct_topology topology;
     oct_memory have;
-    oct_isa best = oct_isa_detect(), isa;
-    OCT_TRY(chosen_isa(best, &isa, err));
+    const oct_kernels *chosen; /* by a session that is not told */
+    OCT_TRY(oct_kernels_choose(NULL, &chosen, err));
     cpu_name(cpu, sizeof cpu);
     oct_memory_have("", &have);
     oct_status s = oct_topology_load(NULL, &topology, err);
@@ -122,15 +103,16 @@ static oct_status gather_machine(json_t *all, oct_error *err)
         return s;
     }
     json_t *rows = json_array();
-    for (int i = 0; i <= (int)best; i++)
-        json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
+    for (int i = 0; i < oct_n_kernel_rows; i++)
+        if (oct_kernels_usable(&oct_kernel_rows[i]))
+            json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
     json_object_set_new(all, "version", json_string(oct_version()));
-    json_object_set_new(
-        all, "machine",
-        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu", text_or_null(cpu),
-                  "kernels", "available", rows, "chosen", oct_kernel_rows[isa].name, "threads",
-                  topology.n_threads, "threads_why", topology.why, "numa_nodes", topology.n_nodes,
-                  "memory_available", limit(have.system), "memory_cgroup", limit(have.cgroup)));
+    json_object_set_new(all, "machine",
+                        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu",
+                                  text_or_null(cpu), "kernels", "available", rows, "chosen",
+                                  chosen->name, "threads", topology.n_threads, "threads_why",
+                                  topology.why, "numa_nodes", topology.n_nodes, "memory_available",
+                                  limit(have.system), "memory_cgroup", limit(have.cgroup)));
     oct_topology_free(&topology);
     return OCT_OK;
 }

@@ -128,7 +128,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
     oct_session_params p = o->params;
     layouts found = {0};
     int n_threads = 1;
-    oct_isa isa = OCT_ISA_REF;
+    const oct_kernels *row = &oct_kernel_rows[OCT_KERNELS_REF];
     oct_status status = OCT_OK;
     p.comm = job;
     p.isa = p.topology = NULL;
@@ -145,7 +145,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
             oct_rank_report_self(m, &p, opened, resident(o), &r);
         if (m && r.status == OCT_OK) {
             n_threads = r.n_threads;
-            isa = (oct_isa)r.isa;
+            row = oct_rank_kernels(r.kernels);
         }
         status = job->gather(job, &r, sizeof r, all, err);
         for (int n = 0; n < job->size; n++)
@@ -156,7 +156,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
     free(all);
     if (status != OCT_OK)
         return status;
-    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, isa, &pace, err));
+    OCT_TRY(oct_rank_measure(job, i ? i->d_model : 0, n_threads, row, &pace, err));
     int32_t chosen = (int32_t)*by; /* what is wrong with it the reports will say */
     if (job->rank == 0 && found.can)
         chosen = (int32_t)fastest(m, &p, n_threads, found);
@@ -202,20 +202,20 @@ static oct_status make_together(const open_order *o, oct_model *m, const oct_ses
     oct_rank_report mine, *all = calloc((size_t)job->size, sizeof *all);
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", job->size);
-    int32_t isa;
+    const oct_kernels *kernels;
     oct_rank_report_self(m, &p, opened, resident(o), &mine);
     oct_status status = job->gather(job, &mine, sizeof mine, all, err);
     if (status == OCT_OK) {
-        int problems = oct_rank_compare(all, job->size, false, &isa);
+        int problems = oct_rank_compare(all, job->size, false, &kernels);
         if (job->rank == 0 && (problems > 0 || !settled)) /* what is well is told once */
-            (void)oct_rank_compare(all, job->size, true, &isa);
+            (void)oct_rank_compare(all, job->size, true, &kernels);
         if (problems > 0)
             status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
         p.no_bind |= oct_rank_shares_cores(all, job->size, job->rank);
     }
     free(all);
     if (status == OCT_OK) {
-        p.isa = oct_kernel_rows[isa].name;
+        p.isa = kernels->name;
         status = make_all(m, &p, s, err);
     }
     settled = true;

@@ -233,7 +233,7 @@ oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out, oct_
     cpu->base =
         (oct_backend){"cpu",     config->n_threads, cpu_supports, cpu_temp_bytes, cpu_thread_bytes,
                       cpu_alloc, cpu_release,       cpu_run,      cpu_free};
-    cpu->k = &oct_kernel_rows[config->isa];
+    cpu->k = config->kernels;
     cpu->stream_ahead = oct_stream_ahead();
     cpu->n_domains = config->n_domains;
     cpu->shard = config->shard;

@@ -52,11 +52,11 @@ typedef struct oct_bench_rig {
     oct_session *session; /* whose threads the probes use */
     oct_team *team;
     int n_threads;
-    const oct_probe *integer, *f32;
-    oct_probe_span *spans; /* expert weights of the model, in file order */
-    size_t ahead;          /* distance of fetches that reads fastest here */
-    int64_t n_spans, next; /* where the next read probe begins: it walks round and round */
-    double barrier, wake;  /* seconds */
+    const oct_probe *integer, *f32; /* NULL: the row of kernels has none */
+    oct_probe_span *spans;          /* expert weights of the model, in file order */
+    size_t ahead;                   /* distance of fetches that reads fastest here */
+    int64_t n_spans, next;          /* where the next read probe begins: it walks round and round */
+    double barrier, wake;           /* seconds */
 } oct_bench_rig;
 
 /* Under mpirun: no session, threads and probes. */
@@ -84,7 +84,8 @@ typedef struct oct_bench_run {
 typedef oct_status oct_bench_fn(void *ctx, oct_bench_run *run, oct_error *err);
 
 /* Runs fn once unmeasured, then b->repeats times between probes, and adds the results to row: see
- * bench_table.c for the keys. arithmetic: the probe that ops are compared with. */
+ * bench_table.c for the keys. arithmetic: the probe that ops are compared with;
+ * NULL: none, and the keys about it are left out. */
 OCT_MUST_CHECK oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic,
                                             oct_bench_fn *fn, void *ctx, json_t *row,
                                             oct_error *err);

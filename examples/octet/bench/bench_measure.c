@@ -1,4 +1,5 @@
 /* bench_measure.c: probes and measured work, interleaved. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ double oct_bench_read(oct_bench_rig *r)
         r->next = 0;
     for (; r->next + n < r->n_spans && bytes < enough; n++)
         bytes += r->spans[r->next + n].bytes;
-    double rate = oct_probe_read(r->team, r->b->kernels->isa, r->ahead, r->spans + r->next, n);
+    double rate = oct_probe_read(r->team, r->b->kernels, r->ahead, r->spans + r->next, n);
     r->next += n;
     return rate;
 }
@@ -74,11 +75,10 @@ static void choose_ahead(oct_bench_rig *r)
 
 oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads, oct_error *err)
 {
-    oct_isa isa = b->kernels->isa;
     oct_comm *job = oct_ranks_comm();
     *r = (oct_bench_rig){.b = b, .comm = job ? job : oct_comm_local(), .n_threads = n_threads};
-    r->integer = oct_probe_find(OCT_PROBE_INT, isa);
-    r->f32 = oct_probe_find(OCT_PROBE_F32, isa);
+    r->integer = oct_probe_find(OCT_PROBE_INT, b->kernels);
+    r->f32 = oct_probe_find(OCT_PROBE_F32, b->kernels);
     if (job)
         return OCT_OK;
     oct_session_params p = {
@@ -132,7 +132,7 @@ double oct_bench_waited(oct_session *s)
 
 double oct_bench_passes(const oct_bench_rig *r)
 {
-    return r->b->act == 0 ? r->integer->passes16 : 1;
+    return r->b->act == 0 && r->integer ? r->integer->passes16 : 1;
 }
 
 json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, int64_t depth,
@@ -160,6 +160,12 @@ static void put(json_t *row, const char *key, double *v, int64_t n)
     json_object_set_new(row, key, oct_bench_spread(v, n));
 }
 
+/* Without a probe nothing is known, so that arithmetic takes no time in what is predicted. */
+static double peak_of(const oct_bench_rig *r, const oct_probe *arithmetic)
+{
+    return arithmetic ? oct_probe_peak(r->team, arithmetic, PEAK_SECONDS) : INFINITY;
+}
+
 oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_bench_fn *fn,
                              void *ctx, json_t *row, oct_error *err)
 {
@@ -167,10 +173,10 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
     oct_bench_run run = {0};
     int64_t n = r->b->repeats;
     OCT_TRY(fn(ctx, &run, err));
-    double read0 = oct_bench_read(r), peak0 = oct_probe_peak(r->team, arithmetic, PEAK_SECONDS);
+    double read0 = oct_bench_read(r), peak0 = peak_of(r, arithmetic);
     for (int64_t i = 0; i < n; i++) {
         OCT_TRY(fn(ctx, &run, err));
-        double read1 = oct_bench_read(r), peak1 = oct_probe_peak(r->team, arithmetic, PEAK_SECONDS);
+        double read1 = oct_bench_read(r), peak1 = peak_of(r, arithmetic);
         double read = (read0 + read1) / 2, peak = (peak0 + peak1) / 2;
         double least = larger(run.bytes / read, run.ops / peak); /* seconds */
         s.rate[i] = run.tokens / run.seconds;
@@ -192,8 +198,10 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
     put(row, "read_probe", s.read, n);
     put(row, "of_read_probe", s.of_read, n);
     put(row, "tops", s.ops, n);
-    put(row, "peak_probe", s.peak, n);
-    put(row, "of_peak_probe", s.of_peak, n);
+    if (arithmetic) {
+        put(row, "peak_probe", s.peak, n);
+        put(row, "of_peak_probe", s.of_peak, n);
+    }
     put(row, "predicted", s.bound, n);
     put(row, "of_predicted", s.of_bound, n);
     put(row, "sync", s.sync, n);
@@ -202,21 +210,30 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
 
 /* ---- the probes as a table ------------------------------------------------------------------- */
 
+/* NULL too for a probe that belongs to a row further up. */
+static const oct_probe *own_probe(const oct_kernels *row, oct_probe_kind kind)
+{
+    const oct_probe *p = oct_probe_find(kind, row);
+    for (const oct_kernels *k = oct_kernel_rows; p && k < row; k++)
+        p = oct_probe_find(kind, k) == p ? NULL : p;
+    return p;
+}
+
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats)
 {
     double v[OCT_BENCH_REPEATS];
     for (int64_t i = 0; i < repeats; i++)
         v[i] = oct_bench_read(r) * 1e-9;
     json_t *list = json_array(), *read = oct_bench_spread(v, repeats);
-    for (int i = 0; i < oct_n_probes; i++) {
-        const oct_probe *p = &oct_probes[i];
-        if (oct_probe_find(p->kind, p->isa) != p)
-            continue;
-        for (int64_t k = 0; k < repeats; k++)
+    for (int i = 0; i < oct_n_kernel_rows * OCT_PROBE_KINDS; i++) {
+        const oct_kernels *row = &oct_kernel_rows[i / OCT_PROBE_KINDS];
+        const oct_probe *p = own_probe(row, (oct_probe_kind)(i % OCT_PROBE_KINDS));
+        for (int64_t k = 0; p && k < repeats; k++)
             v[k] = oct_probe_peak(r->team, p, PEAK_SECONDS) * 1e-12;
-        json_t *spread = oct_bench_spread(v, repeats);
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "instruction", p->name, "kernels",
-                                              oct_kernel_rows[p->isa].name, "tops", spread));
+        if (p)
+            json_array_append_new(list,
+                                  json_pack("{s:s, s:s, s:o}", "instruction", p->name, "kernels",
+                                            row->name, "tops", oct_bench_spread(v, repeats)));
     }
     r->barrier = oct_probe_barrier(r->team, 20000);
     r->wake = oct_probe_wake(r->team, 21);
