@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "export.h"
+#include "convert.h"
+#include "gguf.h"
 #include "gguf_part.h"
-#include "slice.h"
 #include "thread_ranks.h"
 
 #define MODEL(name) OCT_TEST_MODELS "/" name ".gguf"
@@ -43,7 +43,7 @@ static int remove_dir(void **state)
     return rmdir(dir); /* fails if a temporary file was left */
 }
 
-static oct_slice_report cut(const char *model, int rank, int size, oct_shard_by by)
+static oct_slice_report cut(const char *model, int rank, int size, oct_shard_layout by)
 {
     oct_error err = {0};
     oct_slice_report report;
@@ -81,11 +81,13 @@ static uint64_t mapped(const char *path)
 /* ---- the bits of one process ---------------------------------------------------------------- */
 
 /* Even ranks use the whole file if mixed; of the others, the second has its part in memory. */
-static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed, const float *want)
+static void check_job(const char *model, int ranks, oct_shard_layout by, bool mixed,
+                      const float *want)
 {
     oct_error err = {0};
     oct_model *m[MAX_RANKS];
     oct_own_report own;
+    oct_placement *owned = NULL;
     uint64_t bytes = 0;
     for (int r = 0; r < ranks; r++) {
         bool whole = mixed && r % 2 == 0;
@@ -101,12 +103,13 @@ static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed,
                      i->file_bytes);
     }
     if (ranks == 2)
-        assert_int_equal(oct_model_own(m[1], &(oct_own_params){.n_threads = 2}, &own, &err),
-                         OCT_OK);
+        assert_int_equal(
+            oct_placement_own(m[1], &(oct_own_params){.n_threads = 2}, &owned, &own, &err), OCT_OK);
     assert_true(mixed || mapped(model) == 0);
     job j = {.model = m[0],
              .parts = m,
              .params = {.n_threads = 1, .shard = by},
+             .placement = {NULL, owned},
              .tokens = tokens,
              .B = 1,
              .T = 12,
@@ -115,6 +118,7 @@ static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed,
     assert_memory_equal(want, got,
                         (size_t)(12 * oct_model_get_info(m[0])->n_vocab) * sizeof(float));
     free(got);
+    oct_placement_free(owned);
     for (int r = 0; r < ranks; r++)
         oct_model_close(m[r]);
     printf("  %s, %d ranks by %s%s: same bits, %" PRIu64 " bytes of parts\n",
@@ -131,9 +135,9 @@ static void check_model(const char *model)
     oct_model_close(m);
     for (int ranks = 2; ranks <= 8; ranks *= 2)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++)
-            check_job(model, ranks, (oct_shard_by)by, false, want);
-    check_job(model, 4, OCT_SHARD_BY_SLICE, true, want);
-    check_job(model, 4, OCT_SHARD_BY_EXPERT_REPLICATED, true, want);
+            check_job(model, ranks, (oct_shard_layout)by, false, want);
+    check_job(model, 4, OCT_SHARD_SLICE, true, want);
+    check_job(model, 4, OCT_SHARD_EXPERT_REPLICATED, true, want);
     free(want);
 }
 
@@ -160,24 +164,24 @@ static void test_other_ranks(void **state)
     (void)state;
     static const struct {
         int rank, size;
-        oct_shard_by by;
+        oct_shard_layout by;
         const char *words;
     } wrong[] = {
-        {0, 1, OCT_SHARD_BY_EXPERT, "rank 1 of 4 by expert, asked for is the whole model"},
-        {2, 4, OCT_SHARD_BY_EXPERT, "asked for is rank 2 of 4 by expert"},
-        {1, 4, OCT_SHARD_BY_SLICE, "asked for is rank 1 of 4 by slice"},
-        {1, 8, OCT_SHARD_BY_EXPERT, "asked for is rank 1 of 8 by expert"},
-        {1, 4, OCT_SHARD_BY_EXPERT_REPLICATED,
+        {0, 1, OCT_SHARD_EXPERT, "rank 1 of 4 by expert, asked for is the whole model"},
+        {2, 4, OCT_SHARD_EXPERT, "asked for is rank 2 of 4 by expert"},
+        {1, 4, OCT_SHARD_SLICE, "asked for is rank 1 of 4 by slice"},
+        {1, 8, OCT_SHARD_EXPERT, "asked for is rank 1 of 8 by expert"},
+        {1, 4, OCT_SHARD_EXPERT_REPLICATED,
          "rank 1 of 4 by expert, asked for is rank 1 of 4 by expert with attention replicated"},
     };
     oct_error err = {0};
-    cut(MODEL("dense"), 1, 4, OCT_SHARD_BY_EXPERT);
+    cut(MODEL("dense"), 1, 4, OCT_SHARD_EXPERT);
     oct_model *m = open_model(part_path(1));
     for (size_t i = 0; i <= sizeof wrong / sizeof *wrong; i++) {
         bool right = i == sizeof wrong / sizeof *wrong;
         oct_comm comm = {.rank = right ? 1 : wrong[i].rank, .size = right ? 4 : wrong[i].size};
         const oct_session_params p = {.comm = &comm,
-                                      .shard = right ? OCT_SHARD_BY_EXPERT : wrong[i].by};
+                                      .shard = right ? OCT_SHARD_EXPERT : wrong[i].by};
         oct_session_need need;
         oct_session *s;
         if (right) {
@@ -201,7 +205,8 @@ static void test_other_ranks(void **state)
     refused(OCT_ERR_UNSUPPORTED, oct_slice(&p, &report, &err), "asked for is the whole model",
             &err);
     refused(OCT_ERR_UNSUPPORTED,
-            oct_export_q8_0(part_path(1), part_path(2), &(oct_export_options){0}, &exported, &err),
+            oct_export_q8_0(&(oct_export_params){.model = part_path(1), .out = part_path(2)},
+                            &exported, &err),
             "asked for is the whole model", &err);
     p.model = MODEL("dense");
     static const int sizes[] = {-1, 0, 1, 3, 16};
@@ -242,17 +247,13 @@ static void write_file(const char *path, const uint8_t *b, size_t n)
 static oct_status look(const uint8_t *b, size_t n, oct_error *err)
 {
     oct_model *m;
-    oct_gguf *g;
     *err = (oct_error){0};
     write_file(part_path(0), b, n);
     oct_status s = oct_model_open(part_path(0), &m, err);
     if (s != OCT_OK)
         return s;
     oct_model_close(m);
-    assert_int_equal(oct_gguf_open(part_path(0), &g, err), OCT_OK);
-    s = oct_slice_verify(g, NULL, NULL, NULL, err);
-    oct_gguf_close(g);
-    return s;
+    return oct_verify(part_path(0), NULL, NULL, NULL, err);
 }
 
 static void test_damage(void **state)
@@ -262,7 +263,7 @@ static void test_damage(void **state)
     oct_error err;
     oct_gguf *g;
     size_t n;
-    int64_t n_runs = cut(MODEL("dense"), 3, 4, OCT_SHARD_BY_SLICE).n_runs;
+    int64_t n_runs = cut(MODEL("dense"), 3, 4, OCT_SHARD_SLICE).n_runs;
     uint8_t *b = read_file(part_path(3), &n);
     assert_int_equal(look(b, n, &err), OCT_OK);
     size_t table = n - FOOTER - (size_t)n_runs * RUN;
@@ -301,7 +302,7 @@ static void test_lies(void **state)
     oct_error err = {0};
     oct_gguf *g;
     size_t n, n_table;
-    cut(MODEL("dense"), 3, 4, OCT_SHARD_BY_SLICE);
+    cut(MODEL("dense"), 3, 4, OCT_SHARD_SLICE);
     uint8_t *b = read_file(part_path(3), &n);
     assert_int_equal(oct_gguf_open(part_path(3), &g, &err), OCT_OK);
     for (int lie = 0; lie < 14; lie++) {
@@ -353,15 +354,15 @@ static void test_numbers(void **state)
 {
     (void)state;
     static const uint32_t numbers[OCT_SHARD_LAYOUTS] = {
-        [OCT_SHARD_BY_EXPERT] = 0,
-        [OCT_SHARD_BY_SLICE] = 1,
-        [OCT_SHARD_BY_EXPERT_REPLICATED] = 2,
-        [OCT_SHARD_BY_SLICE_REPLICATED] = 3,
+        [OCT_SHARD_EXPERT] = 0,
+        [OCT_SHARD_SLICE] = 1,
+        [OCT_SHARD_EXPERT_REPLICATED] = 2,
+        [OCT_SHARD_SLICE_REPLICATED] = 3,
     };
     for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
         size_t n;
         uint32_t found;
-        cut(MODEL("dense"), 3, 4, (oct_shard_by)by);
+        cut(MODEL("dense"), 3, 4, (oct_shard_layout)by);
         uint8_t *b = read_file(part_path(3), &n);
         memcpy(&found, b + n - 48 + 8, sizeof found);
         assert_int_equal(found, numbers[by]);
@@ -375,18 +376,19 @@ typedef struct watch {
     volatile int cancel;
     int calls, stop_at; /* stop_at: the call that cancels */
     uint64_t last;
-    oct_slice_phase phase;
+    oct_convert_phase phase;
 } watch;
 
-static void on_progress(void *ctx, oct_slice_phase phase, uint64_t done, uint64_t total,
-                        const char *temp)
+static void on_progress(void *ctx, const oct_convert_progress *p)
 {
     watch *w = ctx;
-    assert_int_equal(access(temp, F_OK), 0);
-    assert_int_not_equal(access(part_path(5), F_OK), 0);
-    assert_true(done <= total && (phase == w->phase ? done >= w->last : phase > w->phase));
-    w->last = done;
-    w->phase = phase;
+    const bool complete = p->phase == OCT_CONVERT_DONE;
+    assert_int_equal(access(complete ? part_path(5) : p->temp, F_OK), 0);
+    assert_true(complete || access(part_path(5), F_OK) != 0);
+    assert_true(p->done <= p->total &&
+                (p->phase == w->phase ? p->done >= w->last : p->phase > w->phase));
+    w->last = p->done;
+    w->phase = p->phase;
     if (++w->calls == w->stop_at)
         w->cancel = 1;
 }
@@ -410,7 +412,7 @@ static void test_cancel(void **state)
         oct_lines_free(&report.warnings);
         if (s == OCT_OK) {
             calls = w.calls;
-            assert_int_equal(w.phase, OCT_SLICE_VERIFY);
+            assert_int_equal(w.phase, OCT_CONVERT_DONE);
             break;
         }
         assert_int_equal(s, OCT_ERR_CANCELLED);

@@ -109,7 +109,7 @@ oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_isa have, const 
                             const char *name, const oct_kernels **row, oct_error *err)
 {
     char names[NAMES], missing[OCT_ISA_NAMES];
-    const oct_kernels *best = NULL;
+    const oct_kernels *best = NULL, *found;
     if (!name || !*name) {
         for (int i = 0; i < n; i++)
             if (runs(&rows[i], have) && (!best || rows[i].preference > best->preference))
@@ -117,17 +117,19 @@ oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_isa have, const 
         *row = best;
         return OCT_OK;
     }
-    *row = find(rows, n, name);
-    if (!*row) {
+    found = find(rows, n, name);
+    if (!found) {
         list_names(rows, n, ~(oct_isa)0, names);
         return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
     }
-    if (runs(*row, have))
+    if (runs(found, have)) {
+        *row = found;
         return OCT_OK;
+    }
     list_names(rows, n, have, names);
     return oct_fail(err, OCT_ERR_UNSUPPORTED,
                     "%s: %s needs %s, which this CPU lacks; it can run %s", source, name,
-                    oct_isa_names((*row)->needs & ~have, missing), names);
+                    oct_isa_names(found->needs & ~have, missing), names);
 }
 
 const oct_kernels *oct_kernels_find(const char *name)
@@ -140,11 +142,11 @@ bool oct_kernels_usable(const oct_kernels *row)
     return runs(row, oct_isa_detect());
 }
 
-oct_status oct_kernels_choose(const char *name, const oct_kernels **row, oct_error *err)
+oct_status oct_kernels_choose(const char *name, oct_isa have, const oct_kernels **row,
+                              oct_error *err)
 {
-    return oct_kernels_pick(oct_kernel_rows, oct_n_kernel_rows, oct_isa_detect(),
-                            name ? "isa" : "OCTET_ISA", name ? name : getenv("OCTET_ISA"), row,
-                            err);
+    return oct_kernels_pick(oct_kernel_rows, oct_n_kernel_rows, have, name ? "isa" : "OCTET_ISA",
+                            name ? name : getenv("OCTET_ISA"), row, err);
 }
 
 /* ---- the fold of slices ---------------------------------------------------------------------- */

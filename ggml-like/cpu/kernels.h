@@ -24,18 +24,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "act.h"
 #include "isa.h"
-#include "q8.h"
 #include "status.h"
-
-typedef enum oct_kv_type { OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32 } oct_kv_type;
+#include "types.h"
 
 enum {
     OCT_KV_LANES = 16,   /* positions stored side by side in the K cache */
     OCT_ATTN_BLOCK = 128 /* positions whose sums are formed from zero before they are folded */
 };
 
-/* Panels times n_rows activation rows: y[p][r][lane] as defined in q8.h, overwritten.
+/* Panels times n_rows activation rows: y[p][r][lane] as defined in weight.h, overwritten.
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
@@ -78,6 +77,7 @@ static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t
 typedef struct oct_attn_args {
     const float *q; /* [n_heads][head_dim], rotated */
     const void *k, *v;
+    const void *next_k; /* of the next call, to be fetched meanwhile; NULL: not known */
     oct_kv_type type;
     int64_t n_heads, head_dim, v_stride, n_pos;
     float scale, cap;
@@ -98,7 +98,11 @@ typedef struct oct_dot_args {
 } oct_dot_args;
 
 typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
+/* Each weight type has its own. */
 typedef void oct_k_linear_fn(const oct_linear_args *a);
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) \
+    typedef oct_k_linear_fn oct_k_linear_##name##_fn;
+#include "weight_types.inc"
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
@@ -133,6 +137,16 @@ typedef struct oct_kernels {
 #include "kernels.inc"
 } oct_kernels;
 
+/* The product with weights of a type. */
+static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weight_type type)
+{
+    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) [OCT_WEIGHT_##NAME] = k->linear_##name,
+#include "weight_types.inc"
+    };
+    return of[type];
+}
+
 /* The rows of this build, [oct_n_kernel_rows]; preferences differ. The first is ref. */
 enum { OCT_KERNELS_REF = 0, OCT_MAX_KERNEL_ROWS = 32 };
 extern const oct_kernels oct_kernel_rows[];
@@ -144,14 +158,14 @@ const oct_kernels *oct_kernels_find(const char *name);
 /* Whether this CPU can run a row. */
 bool oct_kernels_usable(const oct_kernels *row);
 
-/* The row to compute with: the one called `name`; if name is NULL, the one that the environment's
- * OCTET_ISA names; without that, the most preferred that this CPU can run.
- * OCT_ERR_ARG: no such row; OCT_ERR_UNSUPPORTED: this CPU cannot run it; the message names what it
- * lacks. */
-OCT_MUST_CHECK oct_status oct_kernels_choose(const char *name, const oct_kernels **row,
-                                             oct_error *err);
+/* The row to compute with on a CPU that has `have`: the one called `name`; if name is NULL, the one
+ * that the environment's OCTET_ISA names; without that, the most preferred that the CPU can run.
+ * OCT_ERR_ARG: no such row; OCT_ERR_UNSUPPORTED: the CPU cannot run it; the message names what it
+ * lacks. *row is set only on success. */
+OCT_MUST_CHECK oct_status oct_kernels_choose(const char *name, oct_isa have,
+                                             const oct_kernels **row, oct_error *err);
 
-/* The same choice among any rows[n] for any CPU, pure. name: NULL or "": none is asked for; source:
+/* The same choice among any rows[n], pure. name: NULL or "": none is asked for; source:
  * where it is from, for the message. One row at least must need nothing. */
 OCT_MUST_CHECK oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_isa have,
                                            const char *source, const char *name,
@@ -161,6 +175,10 @@ OCT_MUST_CHECK oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_i
  * vector versions are the same operations, lane by lane). The largest errors that are stated here
  * are tested. NaN gives NaN. The steps are in oct_math.h. */
 float oct_expf(float x); /* <= 3 ulp on [-87, 88]; 0 below, Inf above */
+/* w[i] = oct_expf((x[i] - max) / temperature), the same bits; no x above max, temperature > 0. */
+void oct_softmax_weights(const float *x, int64_t n, float max, float temperature, float *w);
+/* sum of exp(x[i] - max), no x above max, in double and 8 lanes; relative error < 1e-13. */
+double oct_exp_sum(const float *x, int64_t n, float max);
 /* exp(cap tanh(x / 2) - cap), cap in (0, 40]; relative error <= 2^-16. */
 float oct_softcap_expf(float x, float cap);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */
@@ -172,9 +190,8 @@ void oct_sincosf(float x, float *s, float *c);
 
 /* Grok-1's router for one token: gate = softmax over all logits[n] (f32, sum in ascending order);
  * the k largest gates in falling order, the lower expert first on ties, not renormalised.
- * 1 <= k <= n <= OCT_MAX_EXPERTS. With NaN among the logits the gates are NaN; experts are always
- * in range and distinct. */
-enum { OCT_MAX_EXPERTS = 64 };
+ * 1 <= k <= n <= OCT_WEIGHT_MAX_EXPERTS. With NaN among the logits the gates are NaN; experts are
+ * always in range and distinct. */
 void oct_route(const float *logits, int64_t n, int64_t k, int32_t *expert, float *gate);
 
 /* Binary tree of slices, ((0+1)+(2+3))+((4+5)+(6+7)); an odd one moves up unchanged. Fed one slice

@@ -91,7 +91,7 @@ void oct_sincosf(float x, float *s, float *c)
 
 void oct_route(const float *logits, int64_t n, int64_t k, int32_t *expert, float *gate)
 {
-    float max = logits[0], p[OCT_MAX_EXPERTS], sum = 0;
+    float max = logits[0], p[OCT_WEIGHT_MAX_EXPERTS], sum = 0;
     for (int64_t i = 1; i < n; i++)
         max = logits[i] > max ? logits[i] : max;
     for (int64_t i = 0; i < n; i++)
@@ -99,7 +99,7 @@ void oct_route(const float *logits, int64_t n, int64_t k, int32_t *expert, float
     for (int64_t i = 0; i < n; i++)
         p[i] /= sum;
 
-    bool taken[OCT_MAX_EXPERTS] = {false};
+    bool taken[OCT_WEIGHT_MAX_EXPERTS] = {false};
     for (int64_t j = 0; j < k; j++) {
         int64_t best = -1;
         for (int64_t i = 0; i < n; i++)
