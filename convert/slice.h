@@ -17,7 +17,7 @@ typedef enum oct_slice_phase {
 typedef struct oct_slice_params {
     const char *model,
         *out; /* a whole model; the new file, replaced at the very end if it exists */
-    oct_shard_by by;
+    oct_shard_layout by;
     int rank, size; /* size: at least 2 */
     /* Called at the start of each phase and after each piece. temp: the temporary file's name. May
      * be NULL. */

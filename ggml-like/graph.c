@@ -128,7 +128,7 @@ oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma,
     oct_node *n = out ? add_node(g, OCT_OP_NORM, x, NULL, out) : NULL;
     if (!n)
         return NULL;
-    n->w[0] = gamma;
+    n->plain = gamma;
     n->eps = eps;
     return out;
 }
@@ -143,7 +143,7 @@ void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_
     oct_node *n = add_node(g, OCT_OP_ADD_NORM, x, NULL, sum);
     if (!n)
         return;
-    n->w[0] = gamma;
+    n->plain = gamma;
     n->eps = eps;
 }
 
@@ -162,21 +162,21 @@ oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_weight_lay
 }
 
 /* Activations made for one matrix serve another with the same inputs and groups. */
-static bool act_fits(oct_graph *g, const oct_tensor *act, const oct_tensor *w)
+static bool act_fits(oct_graph *g, const oct_tensor *act, const oct_weight *w)
 {
     if (!act || !w)
         return false;
-    if (act->dtype != OCT_ACT || w->dtype != OCT_Q8 || act->act.n_in != w->q8->n_in ||
-        act->act.n_groups != w->q8->n_groups)
+    if (act->dtype != OCT_ACT || act->act.n_in != w->layout.n_in ||
+        act->act.n_groups != w->layout.n_groups)
         stick(g, OCT_ERR_SHAPE, "activations are not quantised for these weights");
     return g->status == OCT_OK;
 }
 
-oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_tensor *w)
+oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_weight *w)
 {
     if (!act_fits(g, act, w))
         return NULL;
-    oct_tensor *out = activation(g, "linear", OCT_F32, act, act->rows, w->q8->n_out);
+    oct_tensor *out = activation(g, "linear", OCT_F32, act, act->rows, w->layout.n_out);
     oct_node *n = out ? add_node(g, OCT_OP_LINEAR, act, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -218,19 +218,20 @@ oct_tensor *oct_graph_route(oct_graph *g, oct_tensor *x, const oct_tensor *route
     oct_node *n = out ? add_node(g, OCT_OP_ROUTE, x, NULL, out) : NULL;
     if (!n)
         return NULL;
-    n->w[0] = router;
+    n->plain = router;
     n->n_used = n_used;
     return out;
 }
 
 oct_tensor *oct_graph_experts(oct_graph *g, oct_tensor *act, oct_tensor *routes, int64_t n_used,
-                              const oct_tensor *gate_up, const oct_tensor *down)
+                              const oct_weight *gate_up, const oct_weight *down)
 {
     if (!act_fits(g, act, gate_up))
         return NULL;
-    if (gate_up->q8->n_out != 2 * down->q8->n_in || gate_up->q8->n_experts != down->q8->n_experts)
+    if (gate_up->layout.n_out != 2 * down->layout.n_in ||
+        gate_up->layout.n_experts != down->layout.n_experts)
         stick(g, OCT_ERR_SHAPE, "experts: gate/up and down do not fit each other");
-    oct_tensor *out = activation(g, "slots", OCT_F32, act, act->rows * n_used, down->q8->n_out);
+    oct_tensor *out = activation(g, "slots", OCT_F32, act, act->rows * n_used, down->layout.n_out);
     oct_node *n = out ? add_node(g, OCT_OP_EXPERTS, act, routes, out) : NULL;
     if (!n)
         return NULL;

@@ -17,7 +17,6 @@
 
 typedef enum oct_dtype {
     OCT_F32,
-    OCT_Q8,    /* packed int8 weights, see q8.h */
     OCT_ACT,   /* rows of integer activations for one weight layout, see q8.h */
     OCT_ROUTES /* per row: K expert numbers (int32), then K gates (f32) */
 } oct_dtype;
@@ -27,26 +26,23 @@ typedef struct oct_tensor {
     oct_dtype dtype;
     int64_t rows, cols; /* [rows, cols]; activations: rows is the capacity T (or T * K) */
     size_t row_bytes;
-    const oct_weight_layout *q8; /* OCT_Q8: borrowed */
-    const uint16_t *scales;      /* OCT_Q8: bf16, see q8.h; data holds the weights */
-    oct_shard_kind kind;         /* OCT_Q8: decides which slices a rank computes */
-    oct_act_layout act;          /* OCT_ACT */
-    bool selected;               /* its rows are those whose logits are wanted, see SELECT */
-    const void *data;            /* weights; NULL for activations */
-    size_t offset;               /* activations: in the plan's buffer */
-    int first, last;             /* activations: nodes that write it first and read it last */
-    struct oct_tensor *next;     /* activations, newest first */
+    oct_act_layout act;      /* OCT_ACT */
+    bool selected;           /* its rows are those whose logits are wanted, see SELECT */
+    const void *data;        /* f32 weights; NULL for activations */
+    size_t offset;           /* activations: in the plan's buffer */
+    int first, last;         /* activations: nodes that write it first and read it last */
+    struct oct_tensor *next; /* activations, newest first */
 } oct_tensor;
 
 typedef enum oct_op {
     OCT_OP_EMBED,      /* out[T,D] = table row of each token * scale */
-    OCT_OP_NORM,       /* out[T,D] = rms_norm(in0) * w0 */
-    OCT_OP_ADD_NORM,   /* out[T,D] += rms_norm(in0) * w0 */
+    OCT_OP_NORM,       /* out[T,D] = rms_norm(in0) * plain */
+    OCT_OP_ADD_NORM,   /* out[T,D] += rms_norm(in0) * plain */
     OCT_OP_QUANTISE,   /* out (OCT_ACT) = in0 */
     OCT_OP_LINEAR,     /* out[T,N] = in0 * w0, outputs or inputs split; slices folded */
     OCT_OP_ROPE_STORE, /* rotates q and k in in0[T,S*unit], appends k and v to the cache */
     OCT_OP_ATTENTION,  /* out[T,Hq*P] from the q of in0 and the cache */
-    OCT_OP_ROUTE,      /* out (OCT_ROUTES) = top-K of softmax(in0 * w0) */
+    OCT_OP_ROUTE,      /* out (OCT_ROUTES) = top-K of softmax(in0 * plain) */
     OCT_OP_EXPERTS,    /* out[T*K,D]: down(gelu(gate(x)) * up(x)) of in0 for every route in in1 */
     OCT_OP_COMBINE,    /* out[T,D] = sum over slots, in order, of gate * in0[T*K,D] */
     OCT_OP_FOLD_RANKS, /* out summed over the ranks, in place */
@@ -74,10 +70,11 @@ typedef struct oct_attn_shape {
 typedef struct oct_node {
     oct_op op;
     oct_tensor *in[2], *out;
-    const oct_tensor *w[2]; /* weights: EXPERTS has gate_up and down */
-    int64_t layer;          /* for messages and the cache; -1 outside layers */
-    size_t temp_bytes;      /* of shared temporary memory, set by the backend */
-    size_t temp_offset;     /* in the plan's buffer */
+    const oct_weight *w[2];  /* LINEAR: w0; EXPERTS: gate_up and down */
+    const oct_tensor *plain; /* f32: the scale of a norm, the router */
+    int64_t layer;           /* for messages and the cache; -1 outside layers */
+    size_t temp_bytes;       /* of shared temporary memory, set by the backend */
+    size_t temp_offset;      /* in the plan's buffer */
     float scale, eps;
     int64_t n_used; /* K */
     const oct_table *table;
@@ -107,13 +104,13 @@ oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma,
 void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma,
                         float eps);
 oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_weight_layout *for_weights);
-oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_tensor *w);
+oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_weight *w);
 void oct_graph_rope_store(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a);
 oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a);
 oct_tensor *oct_graph_route(oct_graph *g, oct_tensor *x, const oct_tensor *router, int64_t n_used);
 /* routes NULL: a dense model, every row goes to expert 0. */
 oct_tensor *oct_graph_experts(oct_graph *g, oct_tensor *act, oct_tensor *routes, int64_t n_used,
-                              const oct_tensor *gate_up, const oct_tensor *down);
+                              const oct_weight *gate_up, const oct_weight *down);
 oct_tensor *oct_graph_combine(oct_graph *g, oct_tensor *slots, oct_tensor *routes, int64_t n_used);
 void oct_graph_fold_ranks(oct_graph *g, oct_tensor *x);
 oct_tensor *oct_graph_select(oct_graph *g, oct_tensor *x);

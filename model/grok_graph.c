@@ -5,14 +5,15 @@
 static oct_tensor *attention(oct_graph *g, const oct_grok_layer *w, const oct_attn_shape *attn,
                              const oct_shard *shard, bool last, oct_tensor *x, oct_tensor **h)
 {
-    oct_tensor *qkv = oct_graph_linear(g, oct_graph_quantise(g, x, w->qkv.q8), &w->qkv);
+    oct_tensor *qkv = oct_graph_linear(g, oct_graph_quantise(g, x, &w->qkv.layout), &w->qkv);
     oct_graph_rope_store(g, qkv, attn);
     if (last) {
         qkv = oct_graph_select(g, qkv);
         *h = oct_graph_select(g, *h);
     }
     oct_tensor *o = oct_graph_attention(g, qkv, attn);
-    oct_tensor *y = oct_graph_linear(g, oct_graph_quantise(g, o, w->attn_out.q8), &w->attn_out);
+    oct_tensor *y =
+        oct_graph_linear(g, oct_graph_quantise(g, o, &w->attn_out.layout), &w->attn_out);
     if (shard->size > 1 && !shard->whole_attention)
         oct_graph_fold_ranks(g, y);
     return y;
@@ -26,7 +27,7 @@ static oct_tensor *feed_forward(oct_graph *g, const oct_grok_layer *w, int64_t n
 {
     bool fold_sum = shard->whole_experts && n_used <= 2;
     oct_tensor *routes = w->router.data ? oct_graph_route(g, x, &w->router, n_used) : NULL;
-    oct_tensor *act = oct_graph_quantise(g, x, w->gate_up.q8);
+    oct_tensor *act = oct_graph_quantise(g, x, &w->gate_up.layout);
     oct_tensor *slots = oct_graph_experts(g, act, routes, n_used, &w->gate_up, &w->down);
     if (shard->size > 1 && !fold_sum)
         oct_graph_fold_ranks(g, slots);

@@ -26,16 +26,10 @@ static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
         (unsigned long long)have->ne[2]);
 }
 
-static oct_tensor packed(const char *name, const oct_weight_layout *l, oct_shard_kind kind,
+static oct_weight packed(const char *name, const oct_weight_layout *l, oct_shard_kind kind,
                          const void *data)
 {
-    return (oct_tensor){.name = name,
-                        .dtype = OCT_Q8,
-                        .rows = l->n_out,
-                        .cols = l->n_in,
-                        .q8 = l,
-                        .kind = kind,
-                        .data = data};
+    return (oct_weight){.name = name, .layout = *l, .kind = kind, .data = data};
 }
 
 static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
@@ -201,7 +195,7 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     i->file_bytes = part ? part->file_bytes : oct_gguf_file_bytes(m->file);
     i->part_size = part ? part->size : 0;
     i->part_rank = part ? part->rank : 0;
-    i->part_by = part ? (oct_shard_by)part->layout : OCT_SHARD_BY_SLICE;
+    i->part_by = part ? part->layout : OCT_SHARD_SLICE;
     i->active_bytes = active_bytes(m);
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }

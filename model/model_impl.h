@@ -11,7 +11,7 @@
 #include "tokenizer.h"
 
 typedef struct oct_grok_layer {
-    oct_tensor qkv, attn_out, gate_up, down;
+    oct_weight qkv, attn_out, gate_up, down;
     oct_tensor router; /* [E, D] f32; data NULL: dense */
     oct_tensor norm_attn_in, norm_attn_out, norm_ffn_in, norm_ffn_out; /* [1, D] f32 */
 } oct_grok_layer;
@@ -28,13 +28,6 @@ struct oct_model {
     void *owned; /* a copy of the file's weights that the tensors point into; NULL: the mapping */
     size_t owned_bytes;
 };
-
-/* octet.h and shard.h count the ways to divide alike: a cast leads from one to the other. */
-_Static_assert((int)OCT_SHARD_BY_SLICE == OCT_SHARD_SLICE &&
-                   (int)OCT_SHARD_BY_EXPERT == OCT_SHARD_EXPERT &&
-                   (int)OCT_SHARD_BY_SLICE_REPLICATED == OCT_SHARD_SLICE_REPLICATED &&
-                   (int)OCT_SHARD_BY_EXPERT_REPLICATED == OCT_SHARD_EXPERT_REPLICATED,
-               "the same layouts");
 
 /* What a rank's file holds: everything that is not a unit, or a slice of the embedding, of another
  * rank. Fills *part, checksums aside; the caller frees part->run. */
@@ -64,9 +57,9 @@ typedef struct oct_session_parts {
 void oct_session_get_parts(oct_session *s, oct_session_parts *p);
 
 /* Bytes of an element of the KV cache. */
-static inline int64_t oct_kv_elem_bytes(oct_kv kv)
+static inline int64_t oct_kv_elem_bytes(oct_kv_type kv)
 {
-    return kv == OCT_KV_CACHE_F32 ? 4 : 2;
+    return kv == OCT_KV_F32 ? 4 : 2;
 }
 
 /* What the next evals count as, on all ranks; of a new session a prompt. */

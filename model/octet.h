@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "status.h"
+#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,16 +26,6 @@ OCT_API const char *oct_version(void); /* "0.1.0" */
 /* ---- model ---------------------------------------------------------------------------------- */
 
 typedef struct oct_model oct_model;
-
-/* How ranks divide a model. */
-typedef enum oct_shard_by {
-    OCT_SHARD_BY_SLICE,  /* every rank has its slices of every matrix */
-    OCT_SHARD_BY_EXPERT, /* every rank has whole experts; attention and vocabulary by slices */
-    /* The same, but every rank computes attention in full, with all of its weights and caches:
-     * nothing is exchanged there. For slow networks. */
-    OCT_SHARD_BY_SLICE_REPLICATED,
-    OCT_SHARD_BY_EXPERT_REPLICATED
-} oct_shard_by;
 
 typedef struct oct_model_info {
     int64_t n_layers, n_vocab, n_ctx, d_model, n_q_heads, n_kv_heads, head_dim, d_ff;
@@ -48,7 +39,7 @@ typedef struct oct_model_info {
     uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
-    oct_shard_by part_by;
+    oct_shard_layout part_by;
 } oct_model_info;
 
 /* Maps a file written by `octet convert`, or a part of one by `octet slice`, which only sessions of
@@ -79,7 +70,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_para
 
 /* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
-                                                      oct_shard_by by, oct_error *err);
+                                                      oct_shard_layout by, oct_error *err);
 
 /* ---- tokenizer ------------------------------------------------------------------------------ */
 
@@ -100,8 +91,6 @@ OCT_API const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n);
 
 typedef struct oct_session oct_session;
 
-typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
-
 /* What activations are rounded to before integer weights multiply them, prompts and generated
  * tokens alike: 16 bits in blocks of 512, the default; or 8 bits in blocks of 256: prompts up to
  * twice as fast, at the loss that the README states. */
@@ -115,9 +104,9 @@ typedef struct oct_session_params {
                        ranks, whose machines may differ */
     oct_act act;
     int n_threads; /* 0: one per physical core that this process may use */
-    oct_kv kv;
-    struct oct_comm *comm; /* NULL: one process; else of oct_comm_mpi_open, borrowed */
-    oct_shard_by shard;    /* how ranks divide the model */
+    oct_kv_type kv;
+    struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
+    oct_shard_layout shard; /* how ranks divide the model */
     bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of

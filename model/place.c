@@ -39,9 +39,9 @@ static uint64_t file_offset(const oct_model *m, const void *p)
     return (uint64_t)((const unsigned char *)p - (const unsigned char *)oct_gguf_bytes(m->file));
 }
 
-static void add_matrix(const oct_model *m, const oct_tensor *w, span_list *out)
+static void add_matrix(const oct_model *m, const oct_weight *w, span_list *out)
 {
-    const oct_weight_layout *l = w->q8;
+    const oct_weight_layout *l = &w->layout;
     for (int64_t e = 0; e < l->n_experts; e++)
         for (int64_t s = 0; s < l->n_slices; s++) {
             if (out->v) {
@@ -141,12 +141,13 @@ oct_status oct_model_holds(const oct_model *m, const oct_shard *shard, oct_error
 
 /* ---- keep ------------------------------------------------------------------------------------ */
 
-oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_by by, oct_error *err)
+oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_layout by,
+                               oct_error *err)
 {
     oct_shard shard;
     span_list spans;
-    const char *wrong = oct_shard_make((oct_shard_layout)by, rank, size, m->config.n_slices,
-                                       m->config.n_experts, &shard);
+    const char *wrong =
+        oct_shard_make(by, rank, size, m->config.n_slices, m->config.n_experts, &shard);
     if (wrong)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
     if (m->owned)
@@ -276,7 +277,7 @@ static void *moved(const copy_job *j, const void *p)
     return p ? j->to + file_offset(j->m, p) : NULL;
 }
 
-static void move_matrix(const copy_job *j, oct_tensor *w)
+static void move_matrix(const copy_job *j, oct_weight *w)
 {
     w->data = moved(j, w->data);
     w->scales = moved(j, w->scales);
@@ -287,13 +288,15 @@ static void switch_over(copy_job *j)
     oct_model *m = j->m;
     for (int64_t i = 0; i < m->config.n_layers; i++) {
         oct_grok_layer *w = &m->layers[i];
-        oct_tensor *all[] = {&w->qkv,           &w->attn_out,    &w->gate_up,
-                             &w->down,          &w->router,      &w->norm_attn_in,
-                             &w->norm_attn_out, &w->norm_ffn_in, &w->norm_ffn_out};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            move_matrix(j, all[k]);
+        oct_weight *packed[] = {&w->qkv, &w->attn_out, &w->gate_up, &w->down};
+        oct_tensor *plain[] = {&w->router, &w->norm_attn_in, &w->norm_attn_out, &w->norm_ffn_in,
+                               &w->norm_ffn_out};
+        for (size_t k = 0; k < sizeof packed / sizeof *packed; k++)
+            move_matrix(j, packed[k]);
+        for (size_t k = 0; k < sizeof plain / sizeof *plain; k++)
+            plain[k]->data = moved(j, plain[k]->data);
     }
-    move_matrix(j, &m->norm_final);
+    m->norm_final.data = moved(j, m->norm_final.data);
     m->embedding.data = moved(j, m->embedding.data);
 }
 

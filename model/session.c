@@ -82,8 +82,8 @@ static oct_status choose_shard(const oct_model *m, const oct_session_params *p, 
                                oct_error *err)
 {
     const oct_comm *comm = p->comm ? p->comm : oct_comm_local();
-    const char *wrong = oct_shard_make((oct_shard_layout)p->shard, comm->rank, comm->size,
-                                       m->config.n_slices, m->config.n_experts, shard);
+    const char *wrong = oct_shard_make(p->shard, comm->rank, comm->size, m->config.n_slices,
+                                       m->config.n_experts, shard);
     if (wrong)
         return oct_fail(err, OCT_ERR_UNSUPPORTED, "%d ranks for %lld slices and %lld experts: %s",
                         comm->size, (long long)m->config.n_slices, (long long)m->config.n_experts,
@@ -107,7 +107,7 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
     OCT_TRY(in_range("sequences", r->n_seqs, 1, MAX_SEQS, err));
     OCT_TRY(in_range("chunk", r->chunk, 1, 1 << 16, err));
     OCT_TRY(in_range("threads", r->n_threads, 1, OCT_MAX_THREADS, err));
-    OCT_TRY(in_range("KV type", p->kv, OCT_KV_CACHE_F16, OCT_KV_CACHE_F32, err));
+    OCT_TRY(in_range("KV type", p->kv, OCT_KV_F16, OCT_KV_F32, err));
     OCT_TRY(in_range("activations", p->act, OCT_ACT_I16, OCT_ACT_I8, err));
     if (r->chunk > r->n_ctx * r->n_seqs) /* never more rows than there are positions */
         r->chunk = r->n_ctx * r->n_seqs;
@@ -119,7 +119,6 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p, resol
 static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_params *p,
                           const resolved *r, oct_error *err)
 {
-    static const oct_kv_type kv_types[] = {OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32};
     const oct_grok_config *c = &m->config;
     s->model = m;
     s->n_ctx = r->n_ctx;
@@ -134,7 +133,7 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
                                .n_ctx = r->n_ctx,
                                .scale = c->attn_scale,
                                .cap = c->attn_cap};
-    s->kv.type = kv_types[p->kv];
+    s->kv.type = p->kv;
     s->kv.n_layers = c->n_layers;
     s->kv.n_seqs = r->n_seqs;
     s->kv.n_heads =

@@ -41,70 +41,15 @@
 #ifndef OCT_Q8_H
 #define OCT_Q8_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "weight.h"
 
 enum {
-    OCT_PANEL = 64,          /* output channels of a panel */
-    OCT_QUAD = 4,            /* consecutive inputs stored side by side */
     OCT_Q8_BLOCK = 512,      /* activations of two digits that share a scale, at most */
     OCT_Q8_BLOCK_I8 = 256,   /* of one digit; divides OCT_Q8_BLOCK */
     OCT_Q8_ACT_MAX = 32639,  /* largest activation of two digits: 127 * 256 + 127 */
     OCT_Q8_ACT_MAX_I8 = 127, /* of one */
-    OCT_Q8_ACT_ALIGN = 64,   /* groups of an activation row start at multiples of this */
-    OCT_WEIGHT_MAX_PARTS = 3,
-    OCT_WEIGHT_MAX_SLICES = 8
+    OCT_Q8_ACT_ALIGN = 64    /* groups of an activation row start at multiples of this */
 };
-
-enum oct_weight_split { OCT_SPLIT_OUT, OCT_SPLIT_IN };
-
-/* Where everything of a packed matrix lies. The first block is filled by the caller, the second by
- * oct_weight_layout_init. */
-typedef struct oct_weight_layout {
-    int64_t n_experts;                      /* 1 for matrices that are not experts */
-    int64_t n_slices;                       /* 1..8 */
-    int64_t n_in;                           /* inputs, all slices together */
-    int64_t n_groups;                       /* scale groups along n_in */
-    int64_t part_out[OCT_WEIGHT_MAX_PARTS]; /* output channels of each part, all slices together */
-    int n_parts;
-    bool interleave; /* two parts, 32 + 32 channels in a panel */
-    enum oct_weight_split split;
-
-    int64_t n_out;       /* logical channels of all parts */
-    int64_t group_in;    /* inputs of a group */
-    int64_t group_quads; /* ceil(group_in / 4) */
-    int64_t unit_out;    /* logical channels of a unit */
-    int64_t unit_groups; /* groups of a unit */
-    int64_t n_panels;    /* panels of a unit */
-    size_t panel_bytes;
-    size_t unit_bytes;   /* n_panels * panel_bytes, without alignment padding */
-    size_t unit_align;   /* 4096, or 2 MiB where a unit is larger than 16 MiB */
-    size_t unit_stride;  /* unit_bytes rounded up to unit_align */
-    size_t scale_bytes;  /* of a unit: n_panels * unit_groups * 64 * 2 */
-    size_t scale_stride; /* scale_bytes rounded up to 4096 */
-} oct_weight_layout;
-
-/* Fills the derived fields. Returns NULL, or what is wrong with the given ones (a static string).
- * Sizes that do not fit size_t are refused. Safe for untrusted numbers. */
-const char *oct_weight_layout_init(oct_weight_layout *l);
-
-/* Byte offset of the unit of one expert and slice: unit_stride * (expert * n_slices + slice); and
- * of its scales, in their own place: scale_stride * (expert * n_slices + slice). */
-size_t oct_weight_unit_offset(const oct_weight_layout *l, int64_t expert, int64_t slice);
-size_t oct_weight_scale_offset(const oct_weight_layout *l, int64_t expert, int64_t slice);
-
-/* The source of lane 0..63 of a panel: part and channel (0..part_out-1, counted over all slices).
- * Returns false for a padding lane. */
-bool oct_weight_lane(const oct_weight_layout *l, int64_t slice, int64_t panel, int lane, int *part,
-                     int64_t *channel);
-
-/* A checkpoint matrix: w[n_in][ld], scales[n_groups][ld]; column = output channel. */
-typedef struct oct_weight_source {
-    const int8_t *w;        /* borrowed; row stride ld */
-    const uint16_t *scales; /* bf16 bits, borrowed, may be unaligned; row stride ld */
-    int64_t ld;             /* columns: output channels of the part */
-} oct_weight_source;
 
 /* Packs one unit from its parts (src[n_parts], each the whole matrix of one expert), padding
  * included: writes exactly unit_stride bytes of weights and scale_stride bytes of scales. Either
@@ -118,8 +63,8 @@ void oct_q8_pack(const oct_weight_layout *l, int64_t slice, const oct_weight_sou
 bool oct_q8_verify(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
                    const uint8_t *weights, const uint16_t *scales);
 
-/* Weight and scale of a panel's lane (oct_weight_lane names its source) at an input or group counted
- * from the unit's first. For tests, export, info. */
+/* Weight and scale of a panel's lane (oct_weight_lane names its source) at an input or group,
+ * counted from the unit's first. For tests, export, info. */
 int8_t oct_q8_weight(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
                      int64_t unit_in);
 uint16_t oct_q8_scale(const oct_weight_layout *l, const uint16_t *scales, int64_t panel, int lane,

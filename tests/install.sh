@@ -16,7 +16,7 @@ fail() { echo "install: $*"; exit 1; }
 cmake --install "$OCT_TEST_BUILD" --prefix "$prefix" >/dev/null
 find "$prefix" -type f -printf '%P\n' | sort
 headers=$(find "$prefix" -name '*.h' -printf '%P\n' | sort | tr '\n' ' ')
-[ "$headers" = "include/octet/octet.h include/octet/scheduler.h include/octet/status.h " ] || fail "headers installed: $headers"
+[ "$headers" = "include/octet/octet.h include/octet/scheduler.h include/octet/status.h include/octet/types.h " ] || fail "headers installed: $headers"
 version=$(sed -n 's/^project(octet VERSION \([0-9.]*\).*/\1/p' "$OCT_TEST_SOURCE/CMakeLists.txt")
 
 # The installed program does not need the build folder or the library path.

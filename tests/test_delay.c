@@ -169,7 +169,7 @@ static oct_status slow_gather(oct_comm *c, const void *mine, size_t bytes, void 
 typedef struct rank_job {
     slow_comm comm;
     const oct_model *model;
-    oct_shard_by by;
+    oct_shard_layout by;
     oct_network speed;
     double *without,
         *with;        /* rank 0: [TOKENS] its seconds of a token over a fast and the slow network */
@@ -226,7 +226,7 @@ static double fastest(const double *v)
 
 /* Seconds that the slow network adds to a token. Whatever else a machine does makes tokens slower,
  * never faster, so the fastest ones tell. */
-static double measure(const oct_model *m, int size, oct_shard_by by, const oct_network *speed)
+static double measure(const oct_model *m, int size, oct_shard_layout by, const oct_network *speed)
 {
     static slow_net net;
     rank_job j[RANKS];
@@ -283,7 +283,7 @@ static void check(const oct_network *speed)
             oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &shard, 0, 2, speed);
             double found = 0, off = 1;
             for (int tries = 0; tries < 5 && fabs(off) > TOLERANCE; tries++) {
-                found = measure(m, size, (oct_shard_by)by, speed);
+                found = measure(m, size, (oct_shard_layout)by, speed);
                 off = found / cost.exchange - 1;
             }
             printf("  %d ranks by %s: %.2f ms slower, %.2f predicted (%.0f rounds): %+.1f %%\n",

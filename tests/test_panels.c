@@ -20,33 +20,30 @@ static rig_rng rng;
 
 /* A packed matrix of random bytes: what channels and inputs it has not got hold is nobody's
  * business. */
-typedef struct matrix {
-    oct_weight_layout l;
-    oct_tensor t;
-} matrix;
-
-static void matrix_make(matrix *m, const char *name, const oct_weight_layout *l)
+static void matrix_make(oct_weight *m, const char *name, const oct_weight_layout *l)
 {
-    m->l = *l;
-    assert_null(oct_weight_layout_init(&m->l));
-    size_t units = (size_t)(m->l.n_experts * m->l.n_slices);
-    uint8_t *data = aligned_alloc(4096, units * m->l.unit_stride);
-    uint16_t *scales = aligned_alloc(4096, units * m->l.scale_stride);
+    *m = (oct_weight){.name = name, .layout = *l};
+    assert_null(oct_weight_layout_init(&m->layout));
+    const oct_weight_layout *at = &m->layout;
+    size_t units = (size_t)(at->n_experts * at->n_slices);
+    uint8_t *data = aligned_alloc(4096, units * at->unit_stride);
+    uint16_t *scales = aligned_alloc(4096, units * at->scale_stride);
     assert_true(data && scales);
-    for (size_t i = 0; i < units * m->l.unit_stride; i++)
+    for (size_t i = 0; i < units * at->unit_stride; i++)
         data[i] = (uint8_t)rig_int(&rng, 0, 255);
-    for (size_t i = 0; i < units * m->l.scale_stride / 2; i++)
+    for (size_t i = 0; i < units * at->scale_stride / 2; i++)
         scales[i] = (uint16_t)rig_int(&rng, 0x3a00, 0x3c00);
-    m->t = (oct_tensor){.name = name, .dtype = OCT_Q8, .q8 = &m->l, .data = data, .scales = scales};
+    m->data = data;
+    m->scales = scales;
 }
 
-static void matrix_free(matrix *m)
+static void matrix_free(oct_weight *m)
 {
-    free((void *)(uintptr_t)m->t.data);
-    free((void *)(uintptr_t)m->t.scales);
+    free((void *)(uintptr_t)m->data);
+    free((void *)(uintptr_t)m->scales);
 }
 
-static matrix out_split, in_split, gate_up, down;
+static oct_weight out_split, in_split, gate_up, down;
 static oct_table table;
 
 static void weights_make(void)
@@ -119,9 +116,9 @@ static float *evaluate(const oct_kernels *k, const char *machine, int n_threads,
     oct_graph g;
     oct_graph_init(&g, TOKENS);
     oct_tensor *x = oct_graph_embed(&g, &table, 1.0f);
-    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &out_split.l), &out_split.t);
-    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &in_split.l), &in_split.t);
-    x = oct_graph_experts(&g, oct_graph_quantise(&g, x, &gate_up.l), NULL, 1, &gate_up.t, &down.t);
+    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &out_split.layout), &out_split);
+    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &in_split.layout), &in_split);
+    x = oct_graph_experts(&g, oct_graph_quantise(&g, x, &gate_up.layout), NULL, 1, &gate_up, &down);
     oct_plan p;
     assert_int_equal(oct_plan_make(&g, b, &p, &err), OCT_OK);
     assert_int_equal(oct_plan_alloc(&p, b, &err), OCT_OK);

@@ -111,7 +111,7 @@ static uint64_t attention_bytes(const oct_model *m)
     return bytes * (uint64_t)m->config.n_layers;
 }
 
-static oct_session_need need_of(const oct_model *m, int rank, int size, oct_shard_by by)
+static oct_session_need need_of(const oct_model *m, int rank, int size, oct_shard_layout by)
 {
     oct_error err = {0};
     oct_session_need need;
@@ -128,9 +128,9 @@ static oct_session_need need_of(const oct_model *m, int rank, int size, oct_shar
 static void test_replicated(void **state)
 {
     (void)state;
-    static const oct_shard_by pairs[][2] = {
-        {OCT_SHARD_BY_SLICE, OCT_SHARD_BY_SLICE_REPLICATED},
-        {OCT_SHARD_BY_EXPERT, OCT_SHARD_BY_EXPERT_REPLICATED},
+    static const oct_shard_layout pairs[][2] = {
+        {OCT_SHARD_SLICE, OCT_SHARD_SLICE_REPLICATED},
+        {OCT_SHARD_EXPERT, OCT_SHARD_EXPERT_REPLICATED},
     };
     for (int pair = 0; pair < 2; pair++)
         for (int size = 2; size <= 8; size *= 2) {
@@ -140,7 +140,7 @@ static void test_replicated(void **state)
             for (int k = 0; k < 2; k++) {
                 oct_error err = {0};
                 oct_model *m = open_tiny();
-                oct_shard_by by = pairs[pair][k];
+                oct_shard_layout by = pairs[pair][k];
                 need[k] = need_of(m, rank, size, by);
                 assert_int_equal(oct_model_keep_part(m, rank, size, by, &err), OCT_OK);
                 mapped[k] = mapped_bytes();
@@ -159,14 +159,14 @@ static void test_replicated(void **state)
 static void test_keep_part(void **state)
 {
     (void)state;
-    for (int by = OCT_SHARD_BY_SLICE; by <= OCT_SHARD_BY_EXPERT; by++)
+    for (int by = OCT_SHARD_SLICE; by <= OCT_SHARD_EXPERT; by++)
         for (int size = 2; size <= 8; size *= 2) {
             uint64_t sum = 0, whole = 0;
             for (int rank = 0; rank < size; rank++) {
                 oct_error err = {0};
                 oct_model *m = open_tiny();
                 whole = mapped_bytes();
-                assert_int_equal(oct_model_keep_part(m, rank, size, (oct_shard_by)by, &err),
+                assert_int_equal(oct_model_keep_part(m, rank, size, (oct_shard_layout)by, &err),
                                  OCT_OK);
                 uint64_t part = mapped_bytes();
                 assert_true(part < whole * 3 / 4);
@@ -179,7 +179,7 @@ static void test_keep_part(void **state)
         }
     oct_error err = {0};
     oct_model *m = open_tiny();
-    assert_int_equal(oct_model_keep_part(m, 0, 3, OCT_SHARD_BY_SLICE, &err), OCT_ERR_ARG);
+    assert_int_equal(oct_model_keep_part(m, 0, 3, OCT_SHARD_SLICE, &err), OCT_ERR_ARG);
     oct_model_close(m);
 }
 

@@ -24,9 +24,9 @@ static void check_folds(const job *j)
     const oct_model_info *i = oct_model_get_info(j->model);
     int64_t half = j->T / 2, rest = j->T - half, chunk = j->params.chunk;
     int64_t chunks = j->B * ((half + chunk - 1) / chunk + 2 * ((rest + chunk - 1) / chunk));
-    oct_shard_by by = j->params.shard;
-    bool replicated = by == OCT_SHARD_BY_SLICE_REPLICATED || by == OCT_SHARD_BY_EXPERT_REPLICATED;
-    bool whole = by == OCT_SHARD_BY_EXPERT || by == OCT_SHARD_BY_EXPERT_REPLICATED;
+    oct_shard_layout by = j->params.shard;
+    bool replicated = by == OCT_SHARD_SLICE_REPLICATED || by == OCT_SHARD_EXPERT_REPLICATED;
+    bool whole = by == OCT_SHARD_EXPERT || by == OCT_SHARD_EXPERT_REPLICATED;
     bool sum = whole && i->n_experts > 1 && i->n_experts_used <= 2;
     int64_t vectors = (sum ? 1 : i->n_experts_used) + (replicated ? 0 : 1);
     assert_int_equal(j->hub.folds, chunks * (1 + i->n_layers * (replicated ? 1 : 2)));
@@ -57,7 +57,7 @@ static void check_model(const char *name, const char *isa)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             job many = one;
             many.n_ranks = ranks;
-            many.params.shard = (oct_shard_by)by;
+            many.params.shard = (oct_shard_layout)by;
             float *got = run_job(&many);
             bool same = memcmp(want, got, bytes) == 0;
             printf("  %s, %s, %d ranks by %s: %s, %lld folds\n", name, isa, ranks,
@@ -96,7 +96,7 @@ static void test_domains(void **state)
     for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
         job many = one;
         many.n_ranks = 2;
-        many.params.shard = (oct_shard_by)by;
+        many.params.shard = (oct_shard_layout)by;
         many.params.topology = "numa:2 core:2 pu:1";
         many.params.n_threads = 4;
         float *got = run_job(&many);
@@ -140,7 +140,7 @@ static void test_six_slices(void **state)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             job many = one;
             many.n_ranks = ranks;
-            many.params.shard = (oct_shard_by)by;
+            many.params.shard = (oct_shard_layout)by;
             many.params.topology = "numa:2 core:1 pu:1";
             many.params.n_threads = 2;
             float *got = run_job(&many);

@@ -38,7 +38,7 @@ static oct_comm *job; /* NULL: one process */
 static bool over;     /* all ranks know that the job has ended */
 static bool settled;  /* the layout: later sessions keep it, what it leaves out is unmapped */
 /* Of the last session. */
-static oct_shard_by layout;
+static oct_shard_layout layout;
 static oct_rank_pace pace;
 static oct_comm_stats since;
 
@@ -74,15 +74,15 @@ static oct_status join(oct_error *err)
     return open(say, NULL, &job, err);
 }
 
-/* Layouts, bit k for oct_shard_by k: those that are allowed and possible, and those of them that
- * all hosts have memory for. */
+/* Layouts, bit k for oct_shard_layout k: those that are allowed and possible, and those of them
+ * that all hosts have memory for. */
 typedef struct layouts {
     uint32_t can, fit;
 } layouts;
 
 /* Rank 0: the layout that is predicted to be fastest, of those that all ranks can use. */
-static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int n_threads,
-                            layouts all)
+static oct_shard_layout fastest(const oct_model *m, const oct_session_params *p, int n_threads,
+                                layouts all)
 {
     const int64_t d_model = oct_model_get_info(m)->d_model;
     const uint32_t from = all.fit ? all.fit : all.can & -all.can; /* the first: it needs least */
@@ -93,7 +93,7 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
         if (!(all.can >> k & 1))
             continue;
         /* on average caches are half full */
-        double seconds = oct_rank_predict(m, job->size, (oct_shard_by)k, p->n_ctx / 2,
+        double seconds = oct_rank_predict(m, job->size, (oct_shard_layout)k, p->n_ctx / 2,
                                           oct_kv_elem_bytes(p->kv), &pace);
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
                       1e3 * seconds, oct_shard_name((oct_shard_layout)k),
@@ -110,7 +110,7 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
                 oct_shard_name((oct_shard_layout)best), list, n_threads, pace.read / 1e9,
                 (long long)d_model, job->shared_memory ? " through shared memory" : "",
                 1e6 * (pace.latency + (double)d_model * pace.per_float));
-    return (oct_shard_by)best;
+    return (oct_shard_layout)best;
 }
 
 /* The weights need no memory of their own. */
@@ -122,7 +122,7 @@ static bool resident(const open_order *o)
 
 /* Measures what the ranks can do; *by is the layout that all take. */
 static oct_status choose_layout(const open_order *o, const oct_model *m, const oct_error *opened,
-                                oct_shard_by *by, oct_error *err)
+                                oct_shard_layout *by, oct_error *err)
 {
     const oct_model_info *i = m ? oct_model_get_info(m) : NULL;
     oct_session_params p = o->params;
@@ -140,7 +140,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
         bool can = true;
         if (!(o->shards >> k & 1))
             continue;
-        p.shard = (oct_shard_by)k;
+        p.shard = (oct_shard_layout)k;
         if (m)
             oct_rank_report_self(m, &p, opened, resident(o), &r);
         if (m && r.status == OCT_OK) {
@@ -161,7 +161,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
     if (job->rank == 0 && found.can)
         chosen = (int32_t)fastest(m, &p, n_threads, found);
     OCT_TRY(job->broadcast(job, &chosen, sizeof chosen, err));
-    layout = *by = (oct_shard_by)chosen;
+    layout = *by = (oct_shard_layout)chosen;
     return OCT_OK;
 }
 
@@ -412,7 +412,7 @@ const oct_rank_pace *oct_ranks_pace(void)
     return &pace;
 }
 
-oct_shard_by oct_ranks_layout(oct_shard_by by)
+oct_shard_layout oct_ranks_layout(oct_shard_layout by)
 {
     return job ? layout : by;
 }

@@ -35,8 +35,8 @@ static size_t cpu_temp_bytes(const oct_backend *b, const oct_node *n, int64_t ro
         return (size_t)(oct_shard_n_slices(&cpu->shard, OCT_SHARD_OF_VOCABULARY) *
                         n->table->slice_rows * (cpu->shard.size + 1)) *
                sizeof(float);
-    if (n->op == OCT_OP_LINEAR && n->w[0]->q8->split == OCT_SPLIT_IN && cpu->n_domains > 1)
-        return (size_t)(cpu->n_domains * rows * n->w[0]->q8->n_out) * sizeof(float);
+    if (n->op == OCT_OP_LINEAR && n->w[0]->layout.split == OCT_SPLIT_IN && cpu->n_domains > 1)
+        return (size_t)(cpu->n_domains * rows * n->w[0]->layout.n_out) * sizeof(float);
     return 0;
 }
 
@@ -46,7 +46,7 @@ static size_t cpu_thread_bytes(const oct_backend *b, const oct_node *n, int64_t 
     const oct_cpu *cpu = (const oct_cpu *)(const void *)b;
     switch (n->op) {
     case OCT_OP_ATTENTION: return oct_cpu_attention_scratch(n);
-    case OCT_OP_ROUTE: return (size_t)n->w[0]->rows * sizeof(float);
+    case OCT_OP_ROUTE: return (size_t)n->plain->rows * sizeof(float);
     case OCT_OP_HEAD:
         return oct_cpu_tiles_bytes(cpu) +
                (cpu->blas ? 64 * (size_t)n->table->cols * sizeof(float) : 0);

@@ -38,14 +38,14 @@ static size_t align64(size_t n)
 static oct_act_layout down_act(const oct_node *n)
 {
     oct_act_layout act;
-    const oct_weight_layout *down = n->w[1]->q8;
+    const oct_weight_layout *down = &n->w[1]->layout;
     oct_act_layout_init(&act, down->n_in, down->n_groups, n->in[0]->act.digits);
     return act;
 }
 
 static expert_temp temp_at(const oct_cpu *cpu, unsigned char *base, const oct_node *n, int64_t rows)
 {
-    const oct_weight_layout *down = n->w[1]->q8;
+    const oct_weight_layout *down = &n->w[1]->layout;
     const oct_act_layout act = down_act(n);
     size_t wave = wave_rows(n, rows), slots = (size_t)(rows * n->n_used);
     size_t order_at = align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
@@ -72,7 +72,7 @@ size_t oct_cpu_experts_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows)
 /* Counting sort of (row, slot) by expert; stable, so a sequence's rows keep their order. */
 static void sort_rows(const oct_node *n, const oct_cpu_run *c, const expert_temp *t)
 {
-    int64_t n_experts = n->w[1]->q8->n_experts, rows = oct_cpu_rows(c, n->in[0]), k = n->n_used;
+    int64_t n_experts = n->w[1]->layout.n_experts, rows = oct_cpu_rows(c, n->in[0]), k = n->n_used;
     memset(t->first, 0, (size_t)(n_experts + 1) * sizeof *t->first);
     const unsigned char *routes = n->in[1] ? oct_cpu_data(c, n->in[1]) : NULL;
     for (int pass = 0; pass < 2; pass++) {
@@ -118,7 +118,7 @@ static panel_run panel_run_of(const oct_cpu_run *c, const wave *w, int64_t e,
 }
 
 /* Units of gate and up in this thread's domain. */
-static int64_t gate_up_units(const oct_cpu_run *c, const oct_tensor *w)
+static int64_t gate_up_units(const oct_cpu_run *c, const oct_weight *w)
 {
     return oct_cpu_first_slice(c, w->kind, c->domain + 1) -
            oct_cpu_first_slice(c, w->kind, c->domain);
@@ -143,15 +143,16 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
 {
     const wave *w = job;
     int64_t e = w->first + group;
-    const oct_tensor *act = w->n->in[0], *weight = w->n->w[0];
-    const oct_weight_layout *l = weight->q8;
+    const oct_tensor *act = w->n->in[0];
+    const oct_weight *weight = w->n->w[0];
+    const oct_weight_layout *l = &weight->layout;
     const unsigned char *x = oct_cpu_data(c, act);
     const panel_run run = panel_run_of(c, w, e, l, gate_up_units(c, weight));
     int64_t slice = oct_cpu_first_slice(c, weight->kind, c->domain) + task / run.per_unit;
     int64_t panel = task % run.per_unit * run.length;
     int64_t n_panels = l->n_panels - panel < run.length ? l->n_panels - panel : run.length;
     int64_t slice_ff = l->unit_out / 2;
-    int64_t d_ff = w->n->w[1]->q8->n_in, wave_first = w->t->first[w->first];
+    int64_t d_ff = w->n->w[1]->layout.n_in, wave_first = w->t->first[w->first];
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
         int64_t rows =
@@ -172,9 +173,10 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t ta
 {
     const wave *w = job;
     int64_t e = w->first + group;
-    const oct_tensor *weight = w->n->w[1], *out = w->n->out;
-    const panel_run run = panel_run_of(c, w, e, weight->q8, 1);
-    int64_t panel = task * run.length, left = weight->q8->n_panels - panel;
+    const oct_weight *weight = w->n->w[1];
+    const oct_tensor *out = w->n->out;
+    const panel_run run = panel_run_of(c, w, e, &weight->layout, 1);
+    int64_t panel = task * run.length, left = weight->layout.n_panels - panel;
     int64_t n_panels = left < run.length ? left : run.length;
     const oct_act_layout act = down_act(w->n);
     float *slots = c->cpu->n_domains > 1 ? w->t->parts + c->domain * out->rows * out->cols
@@ -197,7 +199,7 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t ta
 
 static void quantise_rows(const oct_cpu_run *c, const wave *w)
 {
-    const oct_weight_layout *down = w->n->w[1]->q8;
+    const oct_weight_layout *down = &w->n->w[1]->layout;
     const oct_act_layout act = down_act(w->n);
     int64_t lo, hi, rows = w->t->first[w->end] - w->t->first[w->first];
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
@@ -211,7 +213,7 @@ static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const exp
 {
     const oct_shard *s = &c->cpu->shard;
     int64_t lo, hi, rows = oct_cpu_rows(c, n->in[0]) * n->n_used;
-    if (s->experts.first == 0 && s->experts.end == n->w[1]->q8->n_experts)
+    if (s->experts.first == 0 && s->experts.end == n->w[1]->layout.n_experts)
         return;
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
     size_t bytes = (size_t)n->out->cols * sizeof(float);
@@ -226,7 +228,7 @@ static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const exp
 
 void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
 {
-    const oct_tensor *gate_up = n->w[0], *down = n->w[1];
+    const oct_weight *gate_up = n->w[0], *down = n->w[1];
     expert_temp t = temp_at(c->cpu, c->plan->buffer + n->temp_offset, n, c->plan->graph->rows);
     if (c->thread == 0)
         sort_rows(n, c, &t);
@@ -242,11 +244,11 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
         e = w.end;
         if (t.first[w.end] == t.first[w.first])
             continue;
-        share_tasks(c, &w, gate_up->q8, gate_up_units(c, gate_up), gate_up_task);
+        share_tasks(c, &w, &gate_up->layout, gate_up_units(c, gate_up), gate_up_task);
         oct_team_barrier(c->cpu->team);
         quantise_rows(c, &w);
         oct_team_barrier(c->cpu->team);
-        share_tasks(c, &w, down->q8, 1, down_task);
+        share_tasks(c, &w, &down->layout, 1, down_task);
     }
     if (c->cpu->n_domains > 1) {
         oct_team_barrier(c->cpu->team);

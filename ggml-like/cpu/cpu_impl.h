@@ -57,7 +57,7 @@ void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
 int64_t oct_cpu_first_slice(const oct_cpu_run *c, oct_shard_kind kind, int domain);
 
 /* Weights and scales of one expert that this rank reads. */
-uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_tensor *w);
+uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_weight *w);
 
 /* With several domains an inputs-split product is written as one partial sum for each: part d of
  * n_rows rows of n columns begins at parts + d * stride. Adds them as the tree over domains into
@@ -89,7 +89,7 @@ int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
  * is not used then). Returns the tiles [n_panels][n_rows][64], inside tiles.y. tiles.rows holds the
  * n_rows <= OCT_ROW_BLOCK activation rows; n_panels is at most what oct_cpu_panel_run may
  * return. */
-float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
+float *oct_cpu_panels(const oct_cpu_run *c, const oct_weight *w, const oct_act_layout *act,
                       int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
                       int64_t n_rows);
 

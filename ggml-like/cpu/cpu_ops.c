@@ -53,11 +53,11 @@ oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c)
     return (oct_cpu_tiles){y, (const void **)(void *)(y + tile_floats(c->cpu))};
 }
 
-float *oct_cpu_panels(const oct_cpu_run *c, const oct_tensor *w, const oct_act_layout *act,
+float *oct_cpu_panels(const oct_cpu_run *c, const oct_weight *w, const oct_act_layout *act,
                       int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
                       int64_t n_rows)
 {
-    const oct_weight_layout *l = w->q8;
+    const oct_weight_layout *l = &w->layout;
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {.w = l,
                          .n_panels = n_panels,
@@ -129,7 +129,7 @@ static void op_norm(oct_cpu_run *c, const oct_node *n)
     int64_t lo, hi;
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++)
-        c->cpu->k->rms_norm(oct_cpu_row(c, n->in[0], r), n->w[0]->data, n->out->cols, n->eps,
+        c->cpu->k->rms_norm(oct_cpu_row(c, n->in[0], r), n->plain->data, n->out->cols, n->eps,
                             n->op == OCT_OP_ADD_NORM, oct_cpu_row(c, n->out, r));
 }
 
@@ -155,8 +155,9 @@ typedef struct linear_job {
 static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t task)
 {
     const linear_job *j = job;
-    const oct_tensor *act = j->n->in[0], *w = j->n->w[0];
-    const oct_weight_layout *l = w->q8;
+    const oct_tensor *act = j->n->in[0];
+    const oct_weight *w = j->n->w[0];
+    const oct_weight_layout *l = &w->layout;
     const unsigned char *x = oct_cpu_data(c, act);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     int64_t slice = oct_cpu_first_slice(c, w->kind, c->domain) + group, panel = task * j->run;
@@ -179,8 +180,8 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
 
 static void op_linear(oct_cpu_run *c, const oct_node *n)
 {
-    const oct_tensor *w = n->w[0];
-    const oct_weight_layout *l = w->q8;
+    const oct_weight *w = n->w[0];
+    const oct_weight_layout *l = &w->layout;
     linear_job j = {.n = n, .n_rows = oct_cpu_rows(c, n->in[0]), .parts = oct_cpu_data(c, n->out)};
     bool join = l->split == OCT_SPLIT_IN && c->cpu->n_domains > 1;
     if (join) {
@@ -205,7 +206,7 @@ static void op_linear(oct_cpu_run *c, const oct_node *n)
 
 static void op_route(oct_cpu_run *c, const oct_node *n)
 {
-    const oct_tensor *w = n->w[0];
+    const oct_tensor *w = n->plain;
     float *logits = (float *)(void *)c->scratch;
     unsigned char *out = oct_cpu_data(c, n->out);
     int64_t lo, hi;

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "q8.h"
+#include "types.h"
 
 typedef enum oct_isa {
     OCT_ISA_REF,
@@ -31,8 +32,6 @@ typedef enum oct_isa {
     OCT_ISA_AMX,
     OCT_ISA_COUNT
 } oct_isa;
-
-typedef enum oct_kv_type { OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32 } oct_kv_type;
 
 enum {
     OCT_KV_LANES = 16,   /* positions stored side by side in the K cache */

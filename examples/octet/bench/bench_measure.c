@@ -30,8 +30,8 @@ static oct_status find_spans(oct_bench_rig *r, oct_error *err)
                         (long long)r->n_spans);
     for (int64_t i = 0; i < r->n_spans; i++) {
         const oct_grok_layer *w = &m->layers[i / (2 * e)];
-        const oct_tensor *t = i / e % 2 ? &w->down : &w->gate_up;
-        size_t bytes = t->q8->unit_stride * (size_t)t->q8->n_slices;
+        const oct_weight *t = i / e % 2 ? &w->down : &w->gate_up;
+        size_t bytes = t->layout.unit_stride * (size_t)t->layout.n_slices;
         r->spans[i] = (oct_probe_span){(const char *)t->data + (size_t)(i % e) * bytes, bytes};
     }
     return OCT_OK;

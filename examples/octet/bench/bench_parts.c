@@ -23,7 +23,7 @@ static oct_status part_new(part *p, int64_t rows, int64_t n_seqs, int64_t n_ctx,
                                  .n_seqs = n_seqs,
                                  .chunk = rows,
                                  .n_threads = p->rig->n_threads,
-                                 .kv = (oct_kv)b->kv,
+                                 .kv = (oct_kv_type)b->kv,
                                  .act = (oct_act)b->act,
                                  .isa = b->kernels->name};
     p->room = rows;
@@ -230,7 +230,7 @@ oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, oct_error *err)
 {
     const oct_grok_config *c = &r->b->model->config;
     int64_t position =
-        2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes((oct_kv)r->b->kv);
+        2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes((oct_kv_type)r->b->kv);
     int64_t n_seqs = (KV_BYTES + position * c->n_ctx - 1) / (position * c->n_ctx);
     n_seqs = (n_seqs + batch - 1) / batch * batch;
     part p = {.rig = r};

@@ -7,7 +7,7 @@ enum { FOLDS = 100, WARM_UP = 10, GROK_D_MODEL = 6144 };
 
 static const char *layout_name(void)
 {
-    return oct_shard_name((oct_shard_layout)oct_ranks_layout(OCT_SHARD_BY_SLICE));
+    return oct_shard_name(oct_ranks_layout(OCT_SHARD_SLICE));
 }
 
 typedef struct samples {

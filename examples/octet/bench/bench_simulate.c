@@ -119,7 +119,7 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     if (!(n.read > 0))
         return -1;
     json_t *rows = json_array();
-    oct_status s = simulate(&c, &n, depth, oct_kv_elem_bytes((oct_kv)b->kv), rows, &err);
+    oct_status s = simulate(&c, &n, depth, oct_kv_elem_bytes((oct_kv_type)b->kv), rows, &err);
     int code = OCT_EXIT_OK;
     if (s != OCT_OK) {
         code = oct_cli_fail(&err);
