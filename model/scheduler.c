@@ -250,7 +250,7 @@ static oct_status eval_alone(oct_scheduler *s, oct_error *err)
     return OCT_OK;
 }
 
-/* Builds and evaluates a batch of what the session has memory for; empty: there is nothing to do. */
+/* Builds and evaluates a batch of what the session has memory for; empty: nothing is to do. */
 static oct_status eval_step(oct_scheduler *s, oct_error *err)
 {
     for (;;) {

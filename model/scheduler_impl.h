@@ -1,4 +1,4 @@
-/* scheduler_impl.h: texts on their way through the scheduler: a queue, a sequence of the session, and
+/* scheduler_impl.h: texts on their way through the scheduler: a queue, a sequence of the session,
  * an end. */
 #ifndef OCT_SCHEDULER_IMPL_H
 #define OCT_SCHEDULER_IMPL_H
