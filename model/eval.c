@@ -28,34 +28,21 @@ static oct_status check_token(const oct_session *s, const oct_batch *b, int64_t 
     return OCT_OK;
 }
 
-/* Everything that can be wrong with a batch, before anything is computed. Counts on s->len and
- * takes it back. */
+/* Everything that can be wrong with a batch, before anything is computed. */
 static oct_status check_batch(oct_session *s, const oct_batch *b, const float *logits,
                               oct_error *err)
 {
     if (b->n < 1)
         return oct_fail(err, OCT_ERR_ARG, "batch: %lld tokens, expected at least 1",
                         (long long)b->n);
-    oct_status status = OCT_OK;
-    int64_t n = 0;
     bool any_wanted = false;
-    for (; n < b->n && status == OCT_OK; n++) {
-        status = check_token(s, b, n, err);
-        if (status != OCT_OK)
-            break;
-        int32_t seq = b->seq ? b->seq[n] : 0;
-        any_wanted |= wanted(b, n);
-        if (++s->len[seq] > s->n_ctx)
-            status = oct_fail(err, OCT_ERR_ARG,
-                              "sequence %d: the batch reaches past the context of %lld positions",
-                              seq, (long long)s->n_ctx);
+    for (int64_t i = 0; i < b->n; i++) {
+        OCT_TRY(check_token(s, b, i, err));
+        any_wanted |= wanted(b, i);
     }
-    while (n-- > 0)
-        s->len[b->seq ? b->seq[n] : 0]--;
-    if (status == OCT_OK && any_wanted && !logits)
-        status =
-            oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
-    return status;
+    if (any_wanted && !logits)
+        return oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
+    return oct_kv_pages_check(&s->kv.pages, b->seq, b->n, err);
 }
 
 static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_vocab, oct_error *err)
@@ -96,8 +83,7 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
     oct_phase_time *phase = &s->phase[s->counts_as];
     const oct_comm_stats talked = s->comm->stats;
     double start = oct_seconds();
-    for (int64_t i = 0; i < n; i++)
-        pos[i] = (int32_t)s->len[seq[i]]++;
+    oct_kv_pages_begin(&s->kv.pages, seq, token, n, pos);
     oct_run run = {.n_rows = n,
                    .token = token,
                    .seq = seq,
@@ -117,11 +103,9 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
         status = compare_routes(s, err);
     if (status == OCT_OK)
         status = check_logits(logits, n_out, s->model->config.n_vocab, err);
-    if (status != OCT_OK) {
-        for (int64_t i = 0; i < n; i++)
-            s->len[seq[i]]--;
+    oct_kv_pages_end(&s->kv.pages, status == OCT_OK);
+    if (status != OCT_OK)
         return status;
-    }
     phase->tokens += n;
     phase->all.seconds += oct_seconds() - start;
     oct_comm_stats_add(&phase->all.comm, &talked, &s->comm->stats);
@@ -133,20 +117,9 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
 
 /* ---- ranks: rank 0 tells the others what to do, chunk by chunk ---- */
 
-enum {
-    ORDER_EVAL = 1, /* and those after it: one for each oct_phase */
-    ORDER_TRUNCATE = ORDER_EVAL + OCT_PHASES,
-    ORDER_REPORT,
-    ORDER_END
-};
-
-typedef struct order {
-    int64_t what, a, b; /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length */
-} order;
-
-static oct_status give_order(oct_session *s, int64_t what, int64_t a, int64_t b, oct_error *err)
+oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b, oct_error *err)
 {
-    order o = {what, a, b};
+    oct_order o = {what, a, b};
     if (s->comm->broken)
         return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
     return s->comm->size > 1 ? s->comm->broadcast(s->comm, &o, sizeof o, err) : OCT_OK;
@@ -163,18 +136,11 @@ static oct_status share_rows(oct_session *s, int64_t n, int64_t n_out, oct_error
     return s->comm->broadcast(s->comm, s->row + 3 * s->chunk, (size_t)n_out * word, err);
 }
 
-void oct_eval_truncate(oct_session *s, int32_t seq, int64_t n)
-{
-    oct_error err = {0};
-    if (s->comm->rank == 0)
-        s->comm_status = give_order(s, ORDER_TRUNCATE, seq, n, &err);
-}
-
 void oct_eval_end(oct_session *s)
 {
     oct_error err = {0};
     if (s->comm && s->comm->rank == 0 && s->ready && !s->comm->broken)
-        (void)give_order(s, ORDER_END, 0, 0, &err);
+        s->comm_status = oct_eval_order(s, OCT_ORDER_END, 0, 0, &err);
 }
 
 static oct_status gather_compute(oct_session *s, double *all, oct_error *err)
@@ -187,7 +153,7 @@ static oct_status gather_compute(oct_session *s, double *all, oct_error *err)
 
 oct_status oct_session_gather_compute(oct_session *s, double *all, oct_error *err)
 {
-    OCT_TRY(give_order(s, ORDER_REPORT, 0, 0, err));
+    OCT_TRY(oct_eval_order(s, OCT_ORDER_REPORT, 0, 0, err));
     return gather_compute(s, all, err);
 }
 
@@ -205,21 +171,16 @@ static bool rows_fit(oct_session *s, int64_t n, int64_t n_out)
 {
     const int32_t *token = s->row, *seq = token + s->chunk, *out_row = token + 3 * s->chunk;
     bool fit = true;
-    int64_t i = 0;
-    for (; i < n && fit; i++) {
-        fit = token[i] >= 0 && token[i] < s->model->config.n_vocab && seq[i] >= 0 &&
+    for (int64_t i = 0; i < n; i++)
+        fit = fit && token[i] >= 0 && token[i] < s->model->config.n_vocab && seq[i] >= 0 &&
               seq[i] < s->n_seqs;
-        fit = fit && ++s->len[seq[i]] <= s->n_ctx;
-    }
     for (int64_t k = 0; fit && k < n_out; k++)
         fit = out_row[k] >= 0 && out_row[k] < n;
-    while (fit && i-- > 0) /* if they do not fit, nothing is evaluated any more */
-        s->len[seq[i]]--;
-    return fit;
+    return fit && oct_kv_pages_check(&s->kv.pages, seq, n, NULL) == OCT_OK;
 }
 
 /* An order that does not fit this session is a failure of the job, never an index out of range. */
-static oct_status obey_eval(oct_session *s, const order *o, float **logits, oct_error *err)
+static oct_status obey_eval(oct_session *s, const oct_order *o, float **logits, oct_error *err)
 {
     if (o->a < 1 || o->a > s->chunk || o->b < 0 || o->b > o->a)
         return oct_fail(err, OCT_ERR_COMM,
@@ -234,7 +195,7 @@ static oct_status obey_eval(oct_session *s, const order *o, float **logits, oct_
         return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit",
                         s->comm->rank);
     oct_error numeric = {0};
-    s->counts_as = (oct_phase)(o->what - ORDER_EVAL);
+    s->counts_as = (oct_phase)(o->what - OCT_ORDER_EVAL);
     oct_status status = eval_rows(s, o->a, o->b, *logits, &numeric);
     /* rank 0 has found the same and tells its caller */
     return status == OCT_OK || status == OCT_ERR_NUMERIC
@@ -246,14 +207,14 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
 {
     float *logits = NULL;
     oct_status status = OCT_OK;
-    for (order o = {0}; status == OCT_OK && o.what != ORDER_END;) {
+    for (oct_order o = {0}; status == OCT_OK && o.what != OCT_ORDER_END;) {
         status = s->comm->broadcast(s->comm, &o, sizeof o, err);
-        if (status == OCT_OK && o.what >= ORDER_EVAL && o.what < ORDER_TRUNCATE)
+        if (status == OCT_OK && o.what >= OCT_ORDER_EVAL && o.what < OCT_ORDER_TRUNCATE)
             status = obey_eval(s, &o, &logits, err);
-        else if (status == OCT_OK && o.what == ORDER_REPORT)
+        else if (status == OCT_OK && o.what == OCT_ORDER_REPORT)
             status = obey_report(s, err);
-        else if (status == OCT_OK && o.what == ORDER_TRUNCATE)
-            oct_session_truncate(s, (int32_t)o.a, o.b);
+        else if (status == OCT_OK)
+            status = oct_session_obey_kv(s, &o, err);
     }
     free(logits);
     return status;
@@ -275,7 +236,7 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
     }
     if (s->comm->size > 1 && s->cancel && *s->cancel)
         return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
-    OCT_TRY(give_order(s, ORDER_EVAL + (int64_t)s->counts_as, n, *n_out, err));
+    OCT_TRY(oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out, err));
     OCT_TRY(share_rows(s, n, *n_out, err));
     return eval_rows(s, n, *n_out, logits, err);
 }

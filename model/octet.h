@@ -105,6 +105,9 @@ typedef struct oct_session_params {
     oct_act act;
     int n_threads; /* 0: one per physical core that this process may use */
     oct_kv_type kv;
+    uint64_t kv_bytes;      /* size of the pool of keys and values, see "pages" below; 0: enough for
+                          n_seqs sequences of n_ctx positions. The same number on all ranks, of
+                          each rank's own memory */
     struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
     oct_shard_layout shard; /* how ranks divide the model */
     bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
@@ -124,7 +127,7 @@ OCT_API int64_t oct_session_default_chunk(void);
 /* What a session takes, computed by the code that allocates it. Bytes. */
 typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
-    uint64_t kv;
+    uint64_t kv;      /* the pool; touched as its pages are first used */
     uint64_t buffers; /* activations, scratch */
     int n_threads;
     int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
@@ -153,8 +156,9 @@ typedef struct oct_batch {
 } oct_batch;
 
 /* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
- * anything is computed, except OCT_ERR_CANCELLED and OCT_ERR_NUMERIC (a NaN or Inf logit): then the
- * sequences hold what was appended by the chunks that finished. The bits of a row depend on the
+ * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED
+ * and OCT_ERR_NUMERIC (a NaN or Inf logit): then the sequences hold what was appended by the chunks
+ * that finished. The bits of a row depend on the
  * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
@@ -163,8 +167,31 @@ OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, f
  * that session is freed. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
-OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq);        /* tokens held */
-OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
+/* Pages. Keys and values lie in pages of 128 positions, taken from one pool when a sequence reaches
+ * them. Sequences share pages that hold the same tokens from the beginning on; where they part, the
+ * unfinished last page is copied when the next of them appends to it. Full pages that no sequence
+ * holds any more are kept for oct_session_reuse until the pool needs them, those unused for longest
+ * first. None of this changes a bit of any result. */
+OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
+/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. */
+OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n);
+/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_fork(oct_session *s, int32_t from, int32_t to,
+                                                   oct_error *err);
+/* The empty sequence seq gets the beginning of ids[n], n >= 1, as far as full pages hold it, but
+ * never all of it: the last token is left for oct_eval, whose logits are wanted. *held: tokens that
+ * seq has now, a multiple of 128, often 0. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_reuse(oct_session *s, int32_t seq, const int32_t *ids,
+                                                    int64_t n, int64_t *held, oct_error *err);
+
+typedef struct oct_kv_usage {
+    int64_t pages;          /* of the pool */
+    int64_t used, cached;   /* held by sequences; by none, but kept for reuse. The rest is free */
+    int64_t page_positions; /* 128 */
+    uint64_t page_bytes;    /* of one page on this rank, in all layers */
+    uint64_t copied;        /* pages copied so far */
+} oct_kv_usage;
+OCT_API void oct_session_get_kv(const oct_session *s, oct_kv_usage *usage);
 
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */

@@ -135,11 +135,13 @@ static oct_status prepare(oct_session *s, const oct_model *m, const oct_session_
                                .cap = c->attn_cap};
     s->kv.type = p->kv;
     s->kv.n_layers = c->n_layers;
+    s->kv.n_domains = r->n_domains;
     s->kv.n_seqs = r->n_seqs;
     s->kv.n_heads =
         c->n_kv_heads / c->n_slices * oct_shard_n_slices(&r->shard, OCT_SHARD_OF_ATTENTION);
     s->kv.head_dim = c->head_dim;
     s->kv.n_ctx = r->n_ctx;
+    s->kv.pool_bytes = p->kv_bytes;
     OCT_TRY(oct_kv_cache_plan(&s->kv, err));
     const oct_cpu_config cpu = {.isa = r->isa,
                                 .n_threads = r->n_threads,
@@ -176,14 +178,13 @@ static void fill_rope(oct_session *s)
 static oct_status allocate(oct_session *s, oct_error *err)
 {
     s->rope = malloc(rope_bytes(s));
-    s->len = calloc((size_t)s->n_seqs, sizeof *s->len);
     s->row = malloc((size_t)(4 * s->chunk) * sizeof *s->row);
     s->expert_rows = calloc((size_t)s->model->config.n_experts, sizeof *s->expert_rows);
     s->route_hash = calloc((size_t)s->model->config.n_layers * (size_t)(1 + s->comm->size),
                            sizeof *s->route_hash);
     for (int i = 0; i < OCT_PHASES; i++)
         s->phase[i].layer = calloc((size_t)s->model->config.n_layers, sizeof *s->phase[i].layer);
-    if (!s->rope || !s->len || !s->row || !s->expert_rows || !s->route_hash ||
+    if (!s->rope || !s->row || !s->expert_rows || !s->route_hash ||
         !s->phase[OCT_PHASE_PROMPT].layer || !s->phase[OCT_PHASE_TEXT].layer)
         return oct_fail(err, OCT_ERR_MEMORY, "session: out of memory for %lld positions",
                         (long long)s->n_ctx);
@@ -233,7 +234,6 @@ void oct_session_abandon(oct_session *s)
     oct_kv_cache_free(&s->kv);
     oct_graph_free(&s->graph);
     free(s->rope);
-    free(s->len);
     free(s->row);
     free(s->expert_rows);
     free(s->route_hash);
@@ -301,19 +301,6 @@ void oct_session_get_parts(oct_session *s, oct_session_parts *p)
 void oct_session_count_as(oct_session *s, oct_phase phase)
 {
     s->counts_as = phase;
-}
-
-int64_t oct_session_pos(const oct_session *s, int32_t seq)
-{
-    return seq >= 0 && seq < s->n_seqs ? s->len[seq] : 0;
-}
-
-void oct_session_truncate(oct_session *s, int32_t seq, int64_t n)
-{
-    if (seq < 0 || seq >= s->n_seqs || n < 0 || n >= s->len[seq])
-        return;
-    s->len[seq] = n;
-    oct_eval_truncate(s, seq, n);
 }
 
 void oct_session_get_stats(const oct_session *s, oct_session_stats *st)

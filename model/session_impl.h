@@ -14,7 +14,6 @@ struct oct_session {
     oct_attn_shape attn;
     float *rope; /* cos [n_ctx][P/2], then sin */
     int64_t n_seqs, n_ctx, chunk;
-    int64_t *len; /* [n_seqs] positions held */
     int32_t *row; /* [4][chunk]: token, seq, pos, out_row */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
@@ -27,8 +26,28 @@ struct oct_session {
     uint64_t *route_hash;             /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
 };
 
-/* On rank 0 of several: the other ranks do the same (end: stop serving). */
-void oct_eval_truncate(oct_session *s, int32_t seq, int64_t n);
-void oct_eval_end(oct_session *s);
+/* What rank 0 tells the others to do. */
+enum {
+    OCT_ORDER_EVAL = 1, /* and those after it: one for each oct_phase */
+    OCT_ORDER_TRUNCATE = OCT_ORDER_EVAL + OCT_PHASES,
+    OCT_ORDER_FORK,
+    OCT_ORDER_REUSE,
+    OCT_ORDER_REPORT,
+    OCT_ORDER_END
+};
+
+typedef struct oct_order {
+    /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length; FORK: from, to; REUSE: sequence,
+     * positions, then a message with their ids */
+    int64_t what, a, b;
+} oct_order;
+
+/* On rank 0; does nothing if it is the only one. */
+OCT_MUST_CHECK oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b,
+                                         oct_error *err);
+void oct_eval_end(oct_session *s); /* the other ranks stop serving */
+
+/* On other ranks: TRUNCATE, FORK and REUSE; other orders are nothing to it. */
+OCT_MUST_CHECK oct_status oct_session_obey_kv(oct_session *s, const oct_order *o, oct_error *err);
 
 #endif

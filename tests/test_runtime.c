@@ -267,27 +267,6 @@ static void test_route(void **state)
     assert_in_range(e[1], 0, 3);
 }
 
-static void test_kv_cache(void **state)
-{
-    (void)state;
-    oct_error err = {0};
-    oct_kv_cache kv = {
-        .type = OCT_KV_F16, .n_layers = 2, .n_seqs = 3, .n_heads = 4, .head_dim = 24, .n_ctx = 130};
-    assert_int_equal(oct_kv_cache_plan(&kv, &err), OCT_OK);
-    assert_int_equal(kv.n_ctx_pad, 256);
-    assert_int_equal(kv.v_stride, 32);
-    assert_int_equal(kv.bytes, 2 * 3 * 4 * 256 * (24 + 32) * 2);
-    assert_int_equal(oct_kv_cache_alloc(&kv, &err), OCT_OK);
-    unsigned char *end = kv.data + kv.bytes;
-    assert_ptr_equal(oct_kv_cache_k(&kv, 0, 0, 0, 0), kv.data);
-    assert_ptr_equal(oct_kv_cache_k(&kv, 0, 0, 0, 15), kv.data);
-    assert_ptr_equal(oct_kv_cache_k(&kv, 0, 0, 0, 16), kv.data + 16 * 24 * 2);
-    assert_ptr_equal(oct_kv_cache_v(&kv, 1, 2, 3, 255), end - 32 * 2);
-    oct_kv_cache_free(&kv);
-    kv.n_ctx = INT64_MAX / 2;
-    assert_int_equal(oct_kv_cache_plan(&kv, &err), OCT_ERR_MEMORY);
-}
-
 static void test_comm(void **state)
 {
     (void)state;
@@ -309,7 +288,7 @@ int main(void)
         cmocka_unit_test(test_team),         cmocka_unit_test(test_topology),
         cmocka_unit_test(test_share),        cmocka_unit_test(test_plan),
         cmocka_unit_test(test_graph_errors), cmocka_unit_test(test_route),
-        cmocka_unit_test(test_kv_cache),     cmocka_unit_test(test_comm),
+        cmocka_unit_test(test_comm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,12 +42,25 @@ static int64_t domain_heads(const oct_cpu_run *c, const oct_attn_shape *a, int64
     return oct_cpu_first_slice(c, OCT_SHARD_OF_ATTENTION, c->domain + 1) * each - *first;
 }
 
+/* Pages that the run's sequences need copies of, each head by a thread of its domain. New positions
+ * may be stored at the same time. */
+static void copy_pages(oct_cpu_run *c, const oct_node *n)
+{
+    const oct_kv_cache *kv = c->run->kv;
+    int64_t lo, hi, first, heads = domain_heads(c, n->attn, &first);
+    oct_team_range(kv->pages.n_copies * heads, c->domain_thread, c->domain_threads, &lo, &hi);
+    for (int64_t task = lo; task < hi; task++)
+        oct_kv_cache_copy(kv, n->layer, cache_head(c, n->attn, first + task % heads),
+                          &kv->pages.copies[task / heads]);
+}
+
 void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n)
 {
     const oct_attn_shape *a = n->attn;
     const oct_kernels *k = c->cpu->k;
     oct_kv_cache *kv = c->run->kv;
     int64_t lo, hi, P = a->head_dim, saturated = 0, first, heads = domain_heads(c, a, &first);
+    copy_pages(c, n);
     oct_team_range(oct_cpu_rows(c, n->out) * heads, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t task = lo; task < hi; task++) {
         int64_t r = task / heads, head = first + task % heads;
@@ -105,9 +118,12 @@ static void add_blocks(oct_cpu_run *c, const attention_job *j, int64_t row, int6
     int64_t n_pos = row_positions(c, j, row), seq = c->run->seq[row_token(c, j, row)];
     for (int64_t p = first * OCT_ATTN_BLOCK; p < n_pos && p < end * OCT_ATTN_BLOCK;
          p += OCT_ATTN_BLOCK) {
-        args.k = oct_kv_cache_k(j->kv, j->n->layer, seq, cache_head(c, a, head), p);
-        args.v = oct_kv_cache_v(j->kv, j->n->layer, seq, cache_head(c, a, head), p);
-        args.n_pos = n_pos - p < OCT_ATTN_BLOCK ? n_pos - p : OCT_ATTN_BLOCK;
+        int64_t next = p + OCT_ATTN_BLOCK, kv_head = cache_head(c, a, head);
+        args.k = oct_kv_cache_k(j->kv, j->n->layer, seq, kv_head, p);
+        args.v = oct_kv_cache_v(j->kv, j->n->layer, seq, kv_head, p);
+        args.next_k =
+            next < n_pos ? oct_kv_cache_k(j->kv, j->n->layer, seq, kv_head, next) : args.k;
+        args.n_pos = next < n_pos ? OCT_ATTN_BLOCK : n_pos - p;
         c->cpu->k->attn(&args);
     }
 }

@@ -81,6 +81,7 @@ static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t
 typedef struct oct_attn_args {
     const float *q; /* [n_heads][head_dim], rotated */
     const void *k, *v;
+    const void *next_k; /* of the next call, to be fetched meanwhile; NULL: not known */
     oct_kv_type type;
     int64_t n_heads, head_dim, v_stride, n_pos;
     float scale, cap;

@@ -169,16 +169,35 @@ static void fill_thread(void *ctx, int thread, int n_threads)
     oct_team_range(kv->n_heads, thread, n_threads, &lo, &hi);
     for (int64_t i = 0; i < kv->n_layers * kv->n_seqs * (hi - lo); i++) {
         int64_t head = lo + i % (hi - lo), seq = i / (hi - lo);
-        unsigned char *out = oct_kv_cache_k(kv, seq / kv->n_seqs, seq % kv->n_seqs, head, 0);
-        for (size_t at = 0; at < kv->head_bytes; at += PATTERN)
-            memcpy(out + at, j->pattern,
-                   kv->head_bytes - at < PATTERN ? kv->head_bytes - at : PATTERN);
+        for (int64_t pos = 0; pos < kv->n_ctx; pos += OCT_KV_PAGE) {
+            unsigned char *out = oct_kv_cache_k(kv, seq / kv->n_seqs, seq % kv->n_seqs, head, pos);
+            for (size_t at = 0; at < kv->head_bytes; at += PATTERN)
+                memcpy(out + at, j->pattern,
+                       kv->head_bytes - at < PATTERN ? kv->head_bytes - at : PATTERN);
+        }
     }
+}
+
+/* Every sequence takes its whole context, of ids that no other has. */
+static oct_status hold_context(oct_kv_cache *kv, oct_error *err)
+{
+    int32_t *seq = malloc((size_t)(2 * kv->n_ctx) * sizeof *seq), *pos = seq + kv->n_ctx;
+    if (!seq)
+        return oct_fail(err, OCT_ERR_MEMORY, "bench: no memory for keys and values");
+    for (int32_t q = 0; q < kv->n_seqs; q++) {
+        for (int64_t i = 0; i < kv->n_ctx; i++)
+            seq[i] = q;
+        oct_kv_pages_begin(&kv->pages, seq, seq, kv->n_ctx, pos);
+        oct_kv_pages_end(&kv->pages, true);
+    }
+    free(seq);
+    return OCT_OK;
 }
 
 static oct_status fill_cache(part *p, oct_error *err)
 {
     oct_kv_cache *kv = p->of.kv;
+    OCT_TRY(hold_context(kv, err));
     unsigned char *pattern = malloc(PATTERN);
     uint64_t state = p->rig->b->seed;
     if (!pattern)
