@@ -65,6 +65,7 @@ static oct_text_request *make_request(const oct_scheduler *s, const oct_request 
         oct_text *t = &r->texts[i];
         t->of = r;
         t->index = i;
+        t->n_told = -1;
         t->n = from->n_ids;
         t->sampler = from->sampler;
         t->sampler.rng += (uint64_t)i;
@@ -414,6 +415,7 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
     if (p->step_rows < 0 || p->max_waiting < 0)
         return oct_fail(err, OCT_ERR_ARG, "scheduler: steps of %lld rows, %lld requests waiting",
                         (long long)p->step_rows, (long long)p->max_waiting);
+    oct_kv_usage kv;
     oct_scheduler *s = calloc(1, sizeof *s);
     if (!s)
         return oct_fail(err, OCT_ERR_MEMORY, "scheduler: out of memory");
@@ -422,7 +424,9 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
     s->n_vocab = session->model->info.n_vocab;
     s->eos = session->model->info.eos_id;
     s->pad = session->model->info.pad_id;
-    s->n_ctx = session->n_ctx;
+    oct_session_get_kv(session, &kv);
+    s->n_ctx = kv.pages * kv.page_positions < session->n_ctx ? kv.pages * kv.page_positions
+                                                             : session->n_ctx;
     if (s->p.max_running == 0)
         s->p.max_running = session->n_seqs;
     if (s->p.step_rows == 0)

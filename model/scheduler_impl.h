@@ -23,6 +23,7 @@ typedef struct oct_text {
     int32_t *ids;          /* [n] prompt, then what was drawn; room for all that can come */
     int64_t n, n_held;     /* the first n_held are in the sequence */
     int64_t n_generated, n_cached;
+    int64_t n_told; /* of the prompt, in the last PROGRESS; -1: none */
     oct_sampler sampler;
     oct_text_state state;
     int32_t index, seq; /* seq: while it runs */
@@ -95,7 +96,7 @@ void oct_text_fork(oct_scheduler *s, oct_text *first);
 void oct_text_make_room(oct_scheduler *s, const oct_error *full);
 void oct_text_end(oct_scheduler *s, oct_text *t, oct_end why, const oct_error *error);
 void oct_text_end_all(oct_scheduler *s, const oct_error *error);
-void oct_text_tell_progress(const oct_scheduler *s, const oct_text *t);
+void oct_text_tell_progress(const oct_scheduler *s, oct_text *t);
 void oct_text_tell_token(const oct_scheduler *s, const oct_text *t, int32_t id, double logprob);
 /* Forgets what the sequence was kept for. */
 void oct_text_empty_slot(oct_scheduler *s, int32_t seq);

@@ -138,12 +138,13 @@ static void tell(const oct_scheduler *s, const oct_event *e)
         s->p.event(s->p.ctx, e);
 }
 
-void oct_text_tell_progress(const oct_scheduler *s, const oct_text *t)
+void oct_text_tell_progress(const oct_scheduler *s, oct_text *t)
 {
     oct_event e = event_of(t, OCT_EVENT_PROGRESS);
-    e.n_done = t->n_held;
-    if (t->n_generated == 0) /* else it comes back and has told that before */
-        tell(s, &e);
+    if (t->n_generated > 0 || t->n_held <= t->n_told) /* it came back */
+        return;
+    e.n_done = t->n_told = t->n_held;
+    tell(s, &e);
 }
 
 void oct_text_tell_token(const oct_scheduler *s, const oct_text *t, int32_t id, double logprob)
@@ -208,29 +209,62 @@ void oct_text_end_all(oct_scheduler *s, const oct_error *error)
         oct_text_end(s, s->queue, OCT_END_ERROR, error);
 }
 
+/* Pages that a text of which n_held tokens are in its sequence still takes for the others. */
+static int64_t pages_due(const oct_kv_usage *kv, const oct_text *t, int64_t n_held)
+{
+    return (t->n + kv->page_positions - 1) / kv->page_positions -
+           (n_held + kv->page_positions - 1) / kv->page_positions;
+}
+
+/* Whether there are pages for a text's prompt and for those that are on their way. */
+static bool fits(const oct_scheduler *s, const oct_text *t, int64_t n_held)
+{
+    oct_kv_usage kv;
+    oct_session_get_kv(s->session, &kv);
+    int64_t due = pages_due(&kv, t, n_held);
+    for (int64_t i = 0; i < s->n_running; i++)
+        due += pages_due(&kv, s->running[i], s->running[i]->n_held);
+    return due <= kv.pages - kv.used;
+}
+
+static void begin(oct_scheduler *s, oct_text *t, int32_t seq, int64_t n_held)
+{
+    free(s->slots[seq].kept);
+    s->slots[seq].kept = NULL;
+    unqueue(s, t);
+    start_running(s, t, seq, n_held, OCT_TEXT_PROMPT);
+    if (!t->of->started) {
+        pthread_mutex_lock(&s->lock);
+        t->of->started = true;
+        s->n_waiting--;
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (t->n_told < 0) {
+        t->n_cached = n_held;
+        s->stats.n_cached += n_held;
+    }
+    oct_text_tell_progress(s, t);
+}
+
 void oct_text_admit(oct_scheduler *s)
 {
     while (s->queue && s->n_running < s->p.max_running && !(s->hold && s->n_running > 0)) {
         oct_text *t = s->queue;
-        int32_t seq = find_kept(s, t);
-        int64_t held = seq >= 0 ? s->slots[seq].n_kept : 0;
-        if (seq < 0)
-            seq = take_slot(s);
-        free(s->slots[seq].kept);
-        s->slots[seq].kept = NULL;
-        unqueue(s, t);
-        start_running(s, t, seq, held, OCT_TEXT_PROMPT);
-        if (!t->of->started) {
-            pthread_mutex_lock(&s->lock);
-            t->of->started = true;
-            s->n_waiting--;
-            pthread_mutex_unlock(&s->lock);
+        oct_error ignored = {0}; /* of ranks: the next evaluation has it, too */
+        int32_t kept = find_kept(s, t), seq = kept >= 0 ? kept : take_slot(s);
+        int64_t held = kept >= 0 ? s->slots[kept].n_kept : 0;
+        if (kept < 0 && oct_session_reuse(s->session, seq, t->ids, t->n, &held, &ignored) != OCT_OK)
+            held = 0;
+        if (s->n_running == 0 || fits(s, t, held)) {
+            begin(s, t, seq, held);
+            continue;
         }
-        if (t->n_generated == 0) {
-            t->n_cached = held;
-            s->stats.n_cached += held;
-        }
-        oct_text_tell_progress(s, t);
+        if (kept < 0)
+            oct_session_truncate(s->session, seq, 0);
+        if (oldest_kept(s) >= 0)
+            oct_text_empty_slot(s, oldest_kept(s));
+        else
+            s->hold = true;
     }
 }
 
@@ -254,7 +288,19 @@ void oct_text_make_room(oct_scheduler *s, const oct_error *full)
 
 void oct_text_fork(oct_scheduler *s, oct_text *first)
 {
-    for (int32_t i = 1; first->index == 0 && i < first->of->n; i++)
-        if (first->of->texts[i].state == OCT_TEXT_SIBLING)
-            oct_text_enqueue(s, &first->of->texts[i]);
+    oct_error ignored = {0}; /* of ranks: the next evaluation has it, too */
+    for (int32_t i = 1; first->index == 0 && i < first->of->n; i++) {
+        oct_text *t = &first->of->texts[i];
+        if (t->state != OCT_TEXT_SIBLING)
+            continue;
+        int32_t seq = s->n_running < s->p.max_running && !s->hold ? take_slot(s) : -1;
+        if (seq >= 0 && oct_session_fork(s->session, first->seq, seq, &ignored) == OCT_OK) {
+            start_running(s, t, seq, first->n_held, OCT_TEXT_PROMPT);
+            t->row = first->row;
+            t->n_cached = first->n_cached;
+            t->n_told = t->n;
+        } else {
+            oct_text_enqueue(s, t);
+        }
+    }
 }
