@@ -56,7 +56,7 @@ fi
 # ---- headers: the public ones compile alone --------------------------------------------------------
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-for header in "$OCT_TEST_BUILD"/include/octet/*.h; do
+for header in $OCT_TEST_HEADERS; do
     header=${header##*/}
     echo "#include <octet/$header>" >"$tmp/alone.c"
     cp "$tmp/alone.c" "$tmp/alone.cpp"
@@ -73,7 +73,7 @@ else
     shared="$OCT_TEST_BUILD/liboctet.so"
     [ -f "$shared" ] || breach "no $shared"
     each "exported by liboctet.so:" < <(nm -D --defined-only "$shared" | awk '$3 !~ /^oct_/ { print $3 }')
-    declared=$(sed -n 's/.*[ *]\(oct_[a-z_0-9]*\)(.*/\1/p' "$OCT_TEST_BUILD"/include/octet/*.h |
+    declared=$(sed -n 's/.*[ *]\(oct_[a-z_0-9]*\)(.*/\1/p' $OCT_TEST_HEADERS |
         sort -u | grep -vxE 'oct_try_')
     each "exported but not declared in a public header:" < <(nm -D --defined-only "$shared" |
         awk '{ print $3 }' | grep -vxF "$declared")
