@@ -38,12 +38,38 @@ static oct_status check_request(const oct_scheduler *s, const oct_request *r, oc
                         (long long)r->n_ids, (long long)s->n_ctx);
     if (r->n < 0 || r->n > 1 << 16)
         return oct_fail(err, OCT_ERR_ARG, "request: %d texts, expected 1..%d", r->n, 1 << 16);
+    if (r->n_top < 0 || r->n_top > OCT_TOP_MAX)
+        return oct_fail(err, OCT_ERR_ARG, "request: the %d likeliest tokens, expected 0..%d",
+                        r->n_top, OCT_TOP_MAX);
+    if (r->sampler.n_bias < 0 || r->sampler.n_bias > s->n_vocab)
+        return oct_fail(err, OCT_ERR_ARG, "request: bias for %lld tokens, expected 0..%lld",
+                        (long long)r->sampler.n_bias, (long long)s->n_vocab);
     for (int64_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] < 0 || r->ids[i] >= s->n_vocab || r->ids[i] == s->pad)
             return oct_fail(err, OCT_ERR_ARG,
                             "request: token %lld: id %d, expected 0..%lld and not the pad id",
                             (long long)i, r->ids[i], (long long)s->n_vocab - 1);
     return OCT_OK;
+}
+
+/* The request's own copy, with what may never be drawn; false: no memory. */
+static bool copy_bias(const oct_scheduler *s, const oct_request *from, oct_text_request *r,
+                      oct_sampler *sampler)
+{
+    int64_t n = from->sampler.n_bias;
+    r->bias = malloc((size_t)(n + 2) * sizeof *r->bias);
+    if (!r->bias)
+        return false;
+    if (n > 0)
+        memcpy(r->bias, from->sampler.bias, (size_t)n * sizeof *r->bias);
+    if (from->ignore_eos && s->eos >= 0)
+        r->bias[n++] = (oct_logit_bias){s->eos, -INFINITY};
+    if (from->ignore_eos && s->pad >= 0)
+        r->bias[n++] = (oct_logit_bias){s->pad, -INFINITY};
+    *sampler = from->sampler;
+    sampler->bias = r->bias;
+    sampler->n_bias = n;
+    return true;
 }
 
 static oct_text_request *make_request(const oct_scheduler *s, const oct_request *from)
@@ -57,17 +83,23 @@ static oct_text_request *make_request(const oct_scheduler *s, const oct_request 
     r->user = from->user;
     r->n_prompt = from->n_ids;
     r->n_max = from->n_max;
-    r->ignore_eos = from->ignore_eos;
+    r->penalise_prompt = from->penalise_prompt;
+    r->n_top = from->n_top;
     r->logprob = from->logprob;
     r->keep = from->keep;
     r->n = r->n_left = n;
+    oct_sampler sampler;
+    if (!copy_bias(s, from, r, &sampler)) {
+        oct_text_free_request(r);
+        return NULL;
+    }
     for (int32_t i = 0; i < n; i++) {
         oct_text *t = &r->texts[i];
         t->of = r;
         t->index = i;
         t->n_told = -1;
         t->n = from->n_ids;
-        t->sampler = from->sampler;
+        t->sampler = sampler;
         t->sampler.rng += (uint64_t)i;
         t->ids = malloc((size_t)room * sizeof *t->ids);
         if (!t->ids) {
@@ -280,34 +312,18 @@ static oct_status eval_step(oct_scheduler *s, oct_error *err)
     }
 }
 
-/* The next token, -1: none can be drawn. *logprob if the request wants it. */
-static int32_t draw(oct_scheduler *s, oct_text *t, double *logprob)
-{
-    float *logits = s->logits + t->row * s->n_vocab, masked[2] = {0};
-    const int32_t never[2] = {s->eos, s->pad};
-    const int n = t->of->ignore_eos ? 2 : 0;
-    for (int i = 0; i < n; i++)
-        if (never[i] >= 0) {
-            masked[i] = logits[never[i]];
-            logits[never[i]] = -INFINITY;
-        }
-    int32_t id = oct_sample(&t->sampler, logits, s->n_vocab, s->scratch);
-    for (int i = n - 1; i >= 0; i--)
-        if (never[i] >= 0)
-            logits[never[i]] = masked[i];
-    *logprob = id >= 0 && t->of->logprob ? oct_logprob(logits, s->n_vocab, id) : 0;
-    return id;
-}
-
 /* A text gets its next token, or ends; false: it ended. A token that was drawn always belongs to
  * the text, even if nothing will be evaluated after it. */
 static bool grow(oct_scheduler *s, oct_text *t)
 {
     const int64_t n_max = t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
+    const float *logits = s->logits + t->row * s->n_vocab;
     oct_error error = {0};
-    double logprob;
     if (t->n_generated < n_max) {
-        int32_t id = draw(s, t, &logprob);
+        const int64_t skip = t->of->penalise_prompt ? 0 : t->of->n_prompt;
+        t->sampler.history = t->ids + skip;
+        t->sampler.n_history = t->n - skip;
+        int32_t id = oct_sample(&t->sampler, logits, s->n_vocab, s->scratch);
         if (id < 0)
             oct_fail(&error, OCT_ERR_NUMERIC,
                      "no token can be drawn: the logits hold NaN or nothing but -Inf");
@@ -318,7 +334,7 @@ static bool grow(oct_scheduler *s, oct_text *t)
         t->ids[t->n++] = id;
         t->n_generated++;
         t->state = OCT_TEXT_DRAWN;
-        oct_text_tell_token(s, t, id, logprob);
+        oct_text_tell_token(s, t, id, logits);
     }
     if (t->n_generated < n_max && t->n <= s->n_ctx)
         return true;

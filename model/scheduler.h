@@ -49,24 +49,31 @@ typedef struct oct_event {
     int32_t token;
     const char *bytes; /* what it adds to the text, see oct_token_bytes; NULL without tokenizer */
     size_t n_bytes;
-    double logprob; /* if the request wants it */
+    double logprob;               /* if the request wants it */
+    const oct_token_logprob *top; /* [n_top] see oct_top_logprobs */
+    int64_t n_top;
     /* END */
     oct_end end;
-    const oct_error *error;     /* NULL unless OCT_END_ERROR */
-    const oct_sampler *sampler; /* as it is now: a request that goes on draws with it */
+    const oct_error *error; /* NULL unless OCT_END_ERROR */
+    uint64_t rng;           /* state of the sampler: a request that goes on starts with it */
 } oct_event;
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
+enum { OCT_TOP_MAX = 64 };
+
 typedef struct oct_request {
     const int32_t *ids; /* [n_ids] the prompt, at least one token; copied */
     int64_t n_ids;
-    int64_t n_max; /* tokens to draw for each text; -1: as many as fit; 0: only evaluate */
-    oct_sampler sampler;
+    int64_t n_max;       /* tokens to draw for each text; -1: as many as fit; 0: only evaluate */
+    oct_sampler sampler; /* its bias is copied; its history is the text, from the first token drawn
+                            on, or all of it: */
+    bool penalise_prompt;
+    bool ignore_eos; /* never draw eos or pad */
     int32_t n;       /* texts, drawn from one evaluation of the prompt, the k-th (from 0) with
                         sampler.rng + k; 0: 1 */
-    bool ignore_eos; /* never draw eos or pad */
-    bool logprob;    /* TOKEN has ln p of the token under the model */
+    int32_t n_top;   /* TOKEN has so many of the likeliest, at most OCT_TOP_MAX */
+    bool logprob;    /* TOKEN has ln p of the token under the model, whatever it is drawn with */
     bool keep;       /* what was evaluated stays in its sequence until memory is wanted: a request
                         whose prompt is this whole text and more goes on there */
     void *user;

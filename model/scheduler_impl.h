@@ -37,7 +37,9 @@ struct oct_text_request {
     uint64_t id;
     void *user;
     int64_t n_prompt, n_max;
-    bool ignore_eos, logprob, keep;
+    bool penalise_prompt, logprob, keep;
+    int32_t n_top;
+    oct_logit_bias *bias;
     atomic_bool cancelled;
     bool started; /* was given a sequence once */
     int32_t n, n_left;
@@ -76,6 +78,7 @@ struct oct_scheduler {
     uint8_t *want; /* [batch_rows()] each */
     oct_batch batch;
     int64_t n_text_rows; /* of the batch, in front */
+    oct_token_logprob top[OCT_TOP_MAX];
     oct_scheduler_stats stats;
 };
 
@@ -97,7 +100,8 @@ void oct_text_make_room(oct_scheduler *s, const oct_error *full);
 void oct_text_end(oct_scheduler *s, oct_text *t, oct_end why, const oct_error *error);
 void oct_text_end_all(oct_scheduler *s, const oct_error *error);
 void oct_text_tell_progress(const oct_scheduler *s, oct_text *t);
-void oct_text_tell_token(const oct_scheduler *s, const oct_text *t, int32_t id, double logprob);
+/* logits: those it was drawn from. */
+void oct_text_tell_token(oct_scheduler *s, const oct_text *t, int32_t id, const float *logits);
 /* Forgets what the sequence was kept for. */
 void oct_text_empty_slot(oct_scheduler *s, int32_t seq);
 void oct_text_free_request(oct_text_request *r);

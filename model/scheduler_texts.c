@@ -147,12 +147,16 @@ void oct_text_tell_progress(const oct_scheduler *s, oct_text *t)
     tell(s, &e);
 }
 
-void oct_text_tell_token(const oct_scheduler *s, const oct_text *t, int32_t id, double logprob)
+void oct_text_tell_token(oct_scheduler *s, const oct_text *t, int32_t id, const float *logits)
 {
     oct_event e = event_of(t, OCT_EVENT_TOKEN);
     e.token = id;
     e.bytes = oct_token_bytes(s->session->model, id, &e.n_bytes);
-    e.logprob = logprob;
+    if (t->of->logprob)
+        e.logprob = oct_logprob(logits, s->n_vocab, id);
+    e.top = s->top;
+    if (t->of->n_top > 0)
+        e.n_top = oct_top_logprobs(logits, s->n_vocab, t->of->n_top, s->top);
     tell(s, &e);
 }
 
@@ -160,6 +164,7 @@ void oct_text_free_request(oct_text_request *r)
 {
     for (int32_t i = 0; i < r->n; i++)
         free(r->texts[i].ids);
+    free(r->bias);
     free(r);
 }
 
@@ -195,7 +200,7 @@ void oct_text_end(oct_scheduler *s, oct_text *t, oct_end why, const oct_error *e
     oct_event e = event_of(t, OCT_EVENT_END);
     e.end = why;
     e.error = why == OCT_END_ERROR ? error : NULL;
-    e.sampler = &t->sampler;
+    e.rng = t->sampler.rng;
     tell(s, &e);
     if (--r->n_left == 0)
         forget_request(s, r);

@@ -48,6 +48,7 @@ typedef struct heard {
     oct_status status;
     int64_t n_cached;
     uint64_t rng;
+    oct_token_logprob top; /* the last */
 } heard;
 
 typedef struct ask {
@@ -79,13 +80,16 @@ static void on_event(void *ctx, const oct_event *e)
         assert_ptr_equal(e->bytes, oct_token_bytes(model, e->token, &n));
         assert_int_equal(e->n_bytes, n);
         h->logprob[h->n] = e->logprob;
+        assert_int_equal(e->n_top, a->r.n_top);
+        if (e->n_top > 0)
+            h->top = e->top[0];
         h->token[h->n++] = e->token;
         h->last_step = step_now;
     } else {
         h->n_ends++;
         h->end = e->end;
         h->end_step = step_now;
-        h->rng = e->sampler->rng;
+        h->rng = e->rng;
         h->status = e->error ? e->error->status : OCT_OK;
         assert_int_equal(e->n_generated, h->n);
         assert_true((e->end == OCT_END_ERROR) == (e->error != NULL));
@@ -127,6 +131,11 @@ static void alone(const oct_model *m, const oct_session_params *params, const as
             break;
         if (a->r.ignore_eos)
             logits[info->eos_id] = logits[info->pad_id] = -INFINITY;
+        int32_t text[MAX_TOKENS];
+        memcpy(text, a->ids, (size_t)a->r.n_ids * sizeof *text);
+        memcpy(text + a->r.n_ids, h->token, (size_t)h->n * sizeof *text);
+        sampler.history = text + (a->r.penalise_prompt ? 0 : a->r.n_ids);
+        sampler.n_history = h->n + (a->r.penalise_prompt ? a->r.n_ids : 0);
         int32_t id = oct_sample(&sampler, logits, info->n_vocab, logits + info->n_vocab);
         assert_true(id >= 0);
         if (id == info->eos_id || id == info->pad_id) {

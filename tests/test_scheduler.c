@@ -28,6 +28,14 @@ static ask *random_ask(rig_rng *rng)
     a->r.ignore_eos = rig_int(rng, 0, 1);
     a->r.keep = rig_int(rng, 0, 3) == 0;
     a->r.sampler.temperature = (float)rig_int(rng, 0, 3) * 0.5f;
+    if (rig_int(rng, 0, 2) == 0) {
+        static const oct_logit_bias bias[2] = {{300, 3.0f}, {17, -INFINITY}};
+        a->r.sampler.bias = bias;
+        a->r.sampler.n_bias = 2;
+        a->r.sampler.frequency_penalty = 0.3f;
+        a->r.sampler.presence_penalty = 0.6f;
+        a->r.penalise_prompt = rig_int(rng, 0, 1);
+    }
     return a;
 }
 
@@ -374,6 +382,7 @@ static void test_logprob(void **state)
     int64_t V = oct_model_get_info(model)->n_vocab;
     float *logits = malloc((size_t)V * sizeof *logits);
     a->r.logprob = true;
+    a->r.n_top = 5;
     open_bench(&b, model, (oct_session_params){0}, (oct_scheduler_params){0});
     submit(&b, a);
     run_to_end(&b);
@@ -382,6 +391,10 @@ static void test_logprob(void **state)
     assert_int_equal(oct_session_new(model, &p, &s, &err), OCT_OK);
     assert_int_equal(oct_eval(s, &batch, logits, &err), OCT_OK);
     assert_true(a->text[0].logprob[0] == oct_logprob(logits, V, a->text[0].token[0]));
+    oct_token_logprob top;
+    assert_int_equal(oct_top_logprobs(logits, V, 1, &top), 1);
+    assert_int_equal(a->text[0].top.id, top.id);
+    assert_true(a->text[0].top.logprob == top.logprob);
     oct_session_free(s);
     close_bench(&b);
     free(logits);
@@ -458,6 +471,15 @@ static void test_refused(void **state)
     err = (oct_error){0};
     assert_int_equal(oct_scheduler_submit(b.scheduler, &r, &a->id, &err), OCT_ERR_ARG);
     assert_non_null(strstr(err.text, "token 2"));
+    a->ids[2] = 5;
+    r.n_top = OCT_TOP_MAX + 1;
+    err = (oct_error){0};
+    assert_int_equal(oct_scheduler_submit(b.scheduler, &r, &a->id, &err), OCT_ERR_ARG);
+    r.n_top = 0;
+    r.sampler.n_bias = -1;
+    err = (oct_error){0};
+    assert_int_equal(oct_scheduler_submit(b.scheduler, &r, &a->id, &err), OCT_ERR_ARG);
+    r.sampler.n_bias = 0;
     a->ids[2] = oct_model_get_info(model)->pad_id;
     err = (oct_error){0};
     assert_int_equal(oct_scheduler_submit(b.scheduler, &r, &a->id, &err), OCT_ERR_ARG);

@@ -29,7 +29,7 @@ static void on_end(oct_gen *g, int64_t i, const oct_event *e)
     oct_gen_text *t = &g->texts[i];
     t->end = e->end;
     t->complete = e->end == OCT_END_EOS || e->end == OCT_END_CONTEXT;
-    t->sampler = *e->sampler;
+    t->sampler.rng = e->rng;
     hush(g, i);
     if (e->end != OCT_END_CANCELLED && g->ended && !g->closed && !g->ended(g->ctx, i))
         g->closed = true;
