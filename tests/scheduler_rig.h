@@ -117,7 +117,7 @@ static void alone(const oct_model *m, const oct_session_params *params, const as
     p.kv_bytes = 0;
     p.cancel = NULL;
     assert_int_equal(oct_session_new(m, &p, &s, &err), OCT_OK);
-    oct_batch b = {.n = a->r.n_ids, .token = a->r.ids};
+    oct_batch b = {.n = a->r.n_ids, .token = a->ids};
     for (h->n_ends = 0; h->n_ends == 0;) {
         oct_status status = __real_oct_eval(s, &b, logits, &err);
         h->n_ends = 1;
@@ -205,14 +205,26 @@ static void close_bench(bench *b)
     oct_session_free(b->session);
 }
 
+/* What the request points to is gone when it runs. */
 static void submit(bench *b, ask *a)
 {
     oct_error err = {0};
+    oct_request r = a->r;
+    size_t ids_bytes = (size_t)r.n_ids * sizeof *a->ids;
+    size_t bias_bytes = (size_t)r.sampler.n_bias * sizeof *r.sampler.bias;
+    int32_t *ids = malloc(ids_bytes);
+    oct_logit_bias *bias = malloc(bias_bytes + 1);
     memset(a->text, 0, sizeof a->text);
-    a->r.ids = a->ids;
-    a->r.user = a;
-    if (oct_scheduler_submit(b->scheduler, &a->r, &a->id, &err) != OCT_OK)
+    memcpy(ids, a->ids, ids_bytes);
+    if (bias_bytes)
+        memcpy(bias, r.sampler.bias, bias_bytes);
+    r.ids = ids;
+    r.sampler.bias = bias;
+    r.user = a;
+    if (oct_scheduler_submit(b->scheduler, &r, &a->id, &err) != OCT_OK)
         fail_msg("%s", err.text);
+    free(ids);
+    free(bias);
 }
 
 static void step(bench *b)
