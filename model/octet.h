@@ -48,16 +48,19 @@ OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **o
 OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
 OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
 
-/* Copies the weights into memory of the process, before any session is made: huge pages, every
- * slice on the NUMA node whose threads read it (bound before it is first touched). One pass over
- * the file. */
+/* Where the weights lie for sessions: in the mapped file, unless there is one of these. Made of a
+ * model, which stays as it is, for any number of sessions; freed after them and before it. */
+typedef struct oct_placement oct_placement;
+
+/* Copies the weights into memory of the process: huge pages, every slice on the NUMA node whose
+ * threads read it (bound before it is first touched). One pass over the file. */
 typedef struct oct_own_params {
     int n_threads;        /* as in oct_session_params; sessions should use the same */
     const char *topology; /* as there */
     /* on the calling thread; may be NULL */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *progress_ctx;
-    const volatile int *cancel; /* may be NULL */
+    const volatile int *cancel; /* as there */
 } oct_own_params;
 typedef struct oct_own_report {
     uint64_t bytes;
@@ -65,10 +68,13 @@ typedef struct oct_own_report {
     int64_t pages_sampled, pages_local; /* of a sample: where they should be; 0 on one node */
     int bind_errno;                     /* 0, or why the system refused to bind memory: a warning */
 } oct_own_report;
-OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_params *p,
-                                                oct_own_report *report, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_placement_own(const oct_model *m, const oct_own_params *p,
+                                                    oct_placement **out, oct_own_report *report,
+                                                    oct_error *err);
+OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NULL is fine */
 
-/* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
+/* Before any session or placement is made: unmaps what other ranks of size compute. This process
+ * maps and can touch its own part only; what needs more is refused from now on. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);
 
@@ -115,9 +121,11 @@ typedef struct oct_session_params {
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
                              another one, for planning: work is divided as there, none bound */
     const char *isa;      /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
-    bool blas;            /* f32 products of many rows through OpenBLAS: faster, other bits */
-    const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
-                                   NULL: never */
+    const oct_placement *placement; /* borrowed; NULL: the mapped file */
+    bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
+    /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
+     * a signal handler, or by another thread with an atomic store. NULL: never. */
+    const volatile int *cancel;
 } oct_session_params;
 
 /* params.chunk where it is 0 and the machine decides, $OCTET_ISA included: 512, or 2048 with

@@ -7,12 +7,12 @@
 
 #include "cli.h"
 #include "commands.h"
+#include "convert.h"
 #include "gguf.h"
 #include "grok.h"
 #include "kernels.h"
 #include "memory.h"
 #include "shard.h"
-#include "slice.h"
 #include "topology.h"
 
 typedef struct info_state {
@@ -253,8 +253,6 @@ static oct_status gather_file(const info_state *r, const oct_model *m, json_t *a
     uint64_t format = 0;
     OCT_TRY(oct_gguf_open(r->session.model, &g, err));
     oct_status s = oct_gguf_get_u64(g, "octet.format", &format, err);
-    if (s == OCT_OK && r->verify)
-        s = oct_slice_verify(g, NULL, NULL, oct_cli_cancel_flag(), err);
     if (s == OCT_OK) {
         json_t *model = json_object();
         for (int i = 0; i < N_NUMBERS; i++)
@@ -407,6 +405,10 @@ int oct_cmd_info(int argc, char **argv)
         oct_cli_error("info: --verify, --tensors and --keys need a model (-m)");
         return OCT_EXIT_USAGE;
     }
+    /* Before the model is opened, whose tokenizer could be what is damaged. */
+    if (code < 0 && r.verify &&
+        oct_verify(r.session.model, NULL, NULL, oct_cli_cancel_flag(), &err) != OCT_OK)
+        code = oct_cli_fail(&err);
     if (code < 0 && r.session.model)
         code = oct_cli_open(&r.session, "info", false, &m);
     if (code >= 0)

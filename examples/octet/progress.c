@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "convert.h"
 #include "threads.h"
 
 enum { BAR = 30 };
@@ -88,6 +89,15 @@ void oct_progress_phase(oct_progress *p, const char *phase, uint64_t done, uint6
     oct_cli_temp_file(temp);
     if (phase)
         oct_progress_start(p, phase, total_bytes);
+}
+
+void oct_progress_tell(void *ctx, const oct_convert_progress *p)
+{
+    static const char *const names[] = {[OCT_CONVERT_WRITE] = "writing",
+                                        [OCT_CONVERT_SYNC] = "syncing",
+                                        [OCT_CONVERT_VERIFY] = "verifying",
+                                        [OCT_CONVERT_DONE] = NULL};
+    oct_progress_phase(ctx, names[p->phase], p->done, p->total, p->temp);
 }
 
 void oct_progress_end(oct_progress *p, bool finished)
