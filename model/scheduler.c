@@ -176,7 +176,7 @@ static void end_cancelled(oct_scheduler *s)
 
 static int64_t batch_rows(const oct_scheduler *s)
 {
-    int64_t chunk = s->session->chunk;
+    int64_t chunk = s->session->p.chunk;
     return (chunk > s->p.step_rows ? chunk : s->p.step_rows) + s->p.max_running;
 }
 
@@ -245,7 +245,7 @@ static void build_batch(oct_scheduler *s)
         s->running[i]->n_rows = drawn;
         n_drawn += drawn;
     }
-    int64_t n = n_drawn > 0 ? s->p.step_rows : s->session->chunk;
+    int64_t n = n_drawn > 0 ? s->p.step_rows : s->session->p.chunk;
     int64_t least = n / 8 > 0 ? n / 8 : 1; /* many texts do not stop prompts */
     deal_rows(s, n - n_drawn > least ? n - n_drawn : least);
     s->batch = (oct_batch){0, s->token, s->seq, s->want};
@@ -425,9 +425,9 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
                              oct_scheduler **out, oct_error *err)
 {
     *out = NULL;
-    if (p->max_running < 0 || p->max_running > session->n_seqs)
+    if (p->max_running < 0 || p->max_running > session->p.n_seqs)
         return oct_fail(err, OCT_ERR_ARG, "scheduler: %lld texts at once, expected 0..%lld",
-                        (long long)p->max_running, (long long)session->n_seqs);
+                        (long long)p->max_running, (long long)session->p.n_seqs);
     if (p->step_rows < 0 || p->max_waiting < 0)
         return oct_fail(err, OCT_ERR_ARG, "scheduler: steps of %lld rows, %lld requests waiting",
                         (long long)p->step_rows, (long long)p->max_waiting);
@@ -441,14 +441,14 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
     s->eos = session->model->info.eos_id;
     s->pad = session->model->info.pad_id;
     oct_session_get_kv(session, &kv);
-    s->n_ctx = kv.pages * kv.page_positions < session->n_ctx ? kv.pages * kv.page_positions
-                                                             : session->n_ctx;
+    s->n_ctx = kv.pages * kv.page_positions < session->p.n_ctx ? kv.pages * kv.page_positions
+                                                               : session->p.n_ctx;
     if (s->p.max_running == 0)
-        s->p.max_running = session->n_seqs;
+        s->p.max_running = session->p.n_seqs;
     if (s->p.step_rows == 0)
         s->p.step_rows = choose_step_rows(session, p);
-    if (s->p.step_rows > session->chunk)
-        s->p.step_rows = session->chunk;
+    if (s->p.step_rows > session->p.chunk)
+        s->p.step_rows = session->p.chunk;
     pthread_mutex_init(&s->lock, NULL);
     oct_status status = allocate(s, err);
     if (status != OCT_OK) {
