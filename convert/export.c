@@ -70,7 +70,7 @@ static const oct_weight *packed_source(const oct_grok_layer *w, oct_grok_kind ki
     }
 }
 
-static const oct_tensor *plain_source(const oct_grok_layer *w, oct_grok_kind kind)
+static const oct_plain *plain_source(const oct_grok_layer *w, oct_grok_kind kind)
 {
     switch (kind) {
     case OCT_GROK_ROUTER: return &w->router;
@@ -456,14 +456,14 @@ static oct_status export_layer(exporter *x, int64_t layer)
 
     for (int k = 0; k < N_LAYER_TENSORS; k++) {
         const oct_weight *w = packed_source(&x->model->layers[layer], layer_tensors[k].kind);
-        const oct_tensor *t = plain_source(&x->model->layers[layer], layer_tensors[k].kind);
+        const oct_plain *t = plain_source(&x->model->layers[layer], layer_tensors[k].kind);
         oct_status status = OCT_OK;
         if (w && layer_tensors[k].part == 0) { /* the other parts follow it in the table */
             status = export_packed(x, w, at + k);
             free(x->rows);
             x->rows = NULL;
         } else if (t && t->data) { /* a dense model's router stays zero: one expert, gate 1 */
-            status = write_at(x, t->data, (size_t)t->rows * t->row_bytes, at[k]);
+            status = write_at(x, t->data, (size_t)(t->rows * t->cols) * sizeof *t->data, at[k]);
         }
         OCT_TRY(status);
     }

@@ -1,7 +1,6 @@
 /* model.c: opening a model file: every tensor is found, checked and given its place. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "model_impl.h"
 
@@ -26,14 +25,9 @@ static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
         (unsigned long long)have->ne[2]);
 }
 
-static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
+static oct_plain plain(const char *name, int64_t rows, int64_t cols, const void *data)
 {
-    return (oct_tensor){.name = name,
-                        .dtype = OCT_F32,
-                        .rows = rows,
-                        .cols = cols,
-                        .row_bytes = (size_t)cols * sizeof(float),
-                        .data = data};
+    return (oct_plain){.name = name, .rows = rows, .cols = cols, .data = data};
 }
 
 static void bind_packed(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *have)
@@ -55,7 +49,7 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     oct_grok_layer *w = t->layer >= 0 ? &m->layers[t->layer] : NULL;
     const oct_grok_embedding *e = &m->layouts.embedding;
     int64_t d = m->config.d_model;
-    oct_tensor norm = plain(have->name, 1, d, have->data);
+    oct_plain norm = plain(have->name, 1, d, have->data);
     switch (t->kind) {
     case OCT_GROK_GATE_UP:
     case OCT_GROK_DOWN:
@@ -72,8 +66,8 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     case OCT_GROK_NORM_FFN_OUT: w->norm_ffn_out = norm; break;
     case OCT_GROK_NORM_FINAL: m->norm_final = norm; break;
     case OCT_GROK_EMBEDDING:
-        m->embedding =
-            (oct_table){have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad, d};
+        m->embedding = (oct_table){
+            have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad, d, m->config.n_slices};
         break;
     case OCT_GROK_KINDS: break;
     }
@@ -231,8 +225,6 @@ void oct_model_close(oct_model *m)
     oct_spm_free(m->tokenizer);
     free(m->layers);
     free(m->types);
-    if (m->owned)
-        munmap(m->owned, m->owned_bytes);
     oct_gguf_close(m->file);
     free(m);
 }

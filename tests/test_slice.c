@@ -87,6 +87,7 @@ static void check_job(const char *model, int ranks, oct_shard_layout by, bool mi
     oct_error err = {0};
     oct_model *m[MAX_RANKS];
     oct_own_report own;
+    oct_placement *owned = NULL;
     uint64_t bytes = 0;
     for (int r = 0; r < ranks; r++) {
         bool whole = mixed && r % 2 == 0;
@@ -102,12 +103,13 @@ static void check_job(const char *model, int ranks, oct_shard_layout by, bool mi
                      i->file_bytes);
     }
     if (ranks == 2)
-        assert_int_equal(oct_model_own(m[1], &(oct_own_params){.n_threads = 2}, &own, &err),
-                         OCT_OK);
+        assert_int_equal(
+            oct_placement_own(m[1], &(oct_own_params){.n_threads = 2}, &owned, &own, &err), OCT_OK);
     assert_true(mixed || mapped(model) == 0);
     job j = {.model = m[0],
              .parts = m,
              .params = {.n_threads = 1, .shard = by},
+             .placement = {NULL, owned},
              .tokens = tokens,
              .B = 1,
              .T = 12,
@@ -116,6 +118,7 @@ static void check_job(const char *model, int ranks, oct_shard_layout by, bool mi
     assert_memory_equal(want, got,
                         (size_t)(12 * oct_model_get_info(m[0])->n_vocab) * sizeof(float));
     free(got);
+    oct_placement_free(owned);
     for (int r = 0; r < ranks; r++)
         oct_model_close(m[r]);
     printf("  %s, %d ranks by %s%s: same bits, %" PRIu64 " bytes of parts\n",

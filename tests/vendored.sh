@@ -43,6 +43,14 @@ by_cmake "$tmp/static" "add_subdirectory($source octet)" -DCMAKE_BUILD_TYPE=Rele
 quiet cmake --install "$tmp/static/build" --prefix "$tmp/prefix"
 by_pkg_config "$tmp/static-pkg-config" "$tmp/prefix"
 by_cmake "$tmp/static-find" "find_package(octet REQUIRED)" -DCMAKE_PREFIX_PATH="$tmp/prefix"
+echo "cmake_minimum_required(VERSION 3.16)
+project(only C) # the library has C++ in it
+find_package(octet REQUIRED)
+add_executable(embed embed.c)
+target_link_libraries(embed PRIVATE octet::octet)" >"$tmp/static-find/CMakeLists.txt"
+quiet cmake -S "$tmp/static-find" -B "$tmp/only-c" -DCMAKE_PREFIX_PATH="$tmp/prefix"
+quiet cmake --build "$tmp/only-c"
+works "$tmp/only-c/embed" "$tmp/static-find/build/outside"
 [ -z "$(find "$tmp" -name 'liboctet.so*' ! -path "$tmp/shared/*")" ] || fail "a shared library was built"
 ! ldd "$tmp/static-find/build/embed" | grep -q liboctet || fail "not linked statically"
 echo "vendored: $expected"

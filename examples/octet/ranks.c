@@ -37,6 +37,7 @@ typedef struct made {
 static oct_comm *job; /* NULL: one process */
 static bool over;     /* all ranks know that the job has ended */
 static bool settled;  /* the layout: later sessions keep it, what it leaves out is unmapped */
+static oct_placement *owned; /* of one process: where the weights lie; NULL: in the file */
 /* Of the last session. */
 static oct_shard_layout layout;
 static oct_rank_pace pace;
@@ -249,6 +250,11 @@ static oct_status absolute(const char *pattern, char path[PATH_MAX], oct_error *
     return n < PATH_MAX ? OCT_OK : oct_fail(err, OCT_ERR_ARG, "%s: name too long", pattern);
 }
 
+const oct_placement *oct_ranks_placement(void)
+{
+    return owned;
+}
+
 static void show_loading(void *ctx, uint64_t done, uint64_t total)
 {
     (void)total;
@@ -260,6 +266,8 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
                                 oct_error *err)
 {
     oct_session_need need;
+    if (owned)
+        return OCT_OK;
     OCT_TRY(oct_session_estimate(m, p, &need, err));
     if (o->weights == OCT_CLI_WEIGHTS_MAPPED ||
         (o->weights == OCT_CLI_WEIGHTS_AUTO && need.n_domains < 2))
@@ -272,7 +280,7 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
                                 .progress_ctx = &progress,
                                 .cancel = p->cancel};
     oct_progress_start(&progress, "loading", need.weights);
-    oct_status s = oct_model_own(m, &own, &r, err);
+    oct_status s = oct_placement_own(m, &own, &owned, &r, err);
     oct_progress_end(&progress, s == OCT_OK);
     if (s == OCT_OK && r.bind_errno)
         oct_cli_warning(
@@ -289,7 +297,9 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
 {
     if (!job) {
         OCT_TRY(place_weights(options, m, p, err));
-        return oct_session_new(m, p, s, err);
+        oct_session_params here = *p;
+        here.placement = owned;
+        return oct_session_new(m, &here, s, err);
     }
     open_order o = {.what = ORDER_OPEN,
                     .shards = settled ? 1u << layout : oct_cli_shards(options),

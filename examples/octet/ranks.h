@@ -44,4 +44,7 @@ void oct_ranks_print(const oct_model *m, oct_session *s, double token_seconds);
 /* Rank 0, at the end: lets the others end too. */
 void oct_ranks_end(void);
 
+/* Where oct_ranks_session_new has put the weights; NULL: they are used from the file. */
+const oct_placement *oct_ranks_placement(void);
+
 #endif

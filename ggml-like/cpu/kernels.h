@@ -181,6 +181,10 @@ void oct_isa_names(char out[OCT_ISA_NAMES]);
  * vector versions are the same operations, lane by lane). The largest errors that are stated here
  * are tested. NaN gives NaN. The steps are in oct_math.h. */
 float oct_expf(float x); /* <= 3 ulp on [-87, 88]; 0 below, Inf above */
+/* w[i] = oct_expf((x[i] - max) / temperature), the same bits; no x above max, temperature > 0. */
+void oct_softmax_weights(const float *x, int64_t n, float max, float temperature, float *w);
+/* sum of exp(x[i] - max), no x above max, in double and 8 lanes; relative error < 1e-13. */
+double oct_exp_sum(const float *x, int64_t n, float max);
 /* exp(cap tanh(x / 2) - cap), cap in (0, 40]; relative error <= 2^-16. */
 float oct_softcap_expf(float x, float cap);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */
