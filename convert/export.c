@@ -1,20 +1,17 @@
-/* export.c: Octet's packed matrices to rows of Q8_0, see export.h.
+/* export.c: Octet's packed matrices to rows of Q8_0, see convert.h.
  *
  * Work goes panel by panel (64 output channels): their rows are put together in memory, from all
  * slices if the inputs are split, and written where they belong; the tensors of several parts grow
  * side by side. */
-#include "export.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "convert_impl.h"
 #include "f16.h"
 #include "model_impl.h"
-#include "output.h"
 
 enum {
     BLOCK = 32, /* of Q8_0: integers that share a scale */
@@ -48,7 +45,7 @@ enum { N_LAYER_TENSORS = sizeof layer_tensors / sizeof layer_tensors[0] };
 
 typedef struct exporter {
     const oct_model *model;
-    const oct_export_options *options;
+    const oct_export_params *params;
     oct_export_report *report;
     oct_error *err;
     oct_output out;
@@ -276,9 +273,11 @@ static oct_status make_header(exporter *x, void **header, size_t *n)
     if (status == OCT_OK)
         status = oct_gguf_writer_header(w, BLOCK, header, n, x->at, x->err);
     oct_gguf_writer_free(w);
-    /* The last tensor, the final norm, ends the file. */
+    /* The last tensor, the final norm, ends the file, padded as all are. */
     if (status == OCT_OK)
-        x->report->bytes = x->at[n_tensors - 1] + (uint64_t)c->d_model * sizeof(float);
+        x->report->bytes =
+            (x->at[n_tensors - 1] + (uint64_t)c->d_model * sizeof(float) + BLOCK - 1) / BLOCK *
+            BLOCK;
     return status;
 }
 
@@ -286,9 +285,18 @@ static oct_status make_header(exporter *x, void **header, size_t *n)
 
 static oct_status check_cancel(const exporter *x)
 {
-    if (x->options->cancel && *x->options->cancel)
+    if (x->params->cancel && *x->params->cancel)
         return oct_fail(x->err, OCT_ERR_CANCELLED, "export cancelled");
     return OCT_OK;
+}
+
+static void tell(const exporter *x, oct_convert_phase phase)
+{
+    const bool counted = phase != OCT_CONVERT_SYNC;
+    if (x->params->progress)
+        x->params->progress(x->params->progress_ctx,
+                            &(oct_convert_progress){phase, counted ? x->done : 0,
+                                                    counted ? x->report->bytes : 0, x->out.temp});
 }
 
 static oct_status write_at(exporter *x, const void *data, size_t n, uint64_t at)
@@ -296,8 +304,7 @@ static oct_status write_at(exporter *x, const void *data, size_t n, uint64_t at)
     OCT_TRY(check_cancel(x));
     OCT_TRY(oct_output_write(&x->out, data, n, at, x->err));
     x->done += n;
-    if (x->options->progress)
-        x->options->progress(x->options->ctx, x->done, x->report->bytes, x->out.temp);
+    tell(x, OCT_CONVERT_WRITE);
     return OCT_OK;
 }
 
@@ -409,7 +416,7 @@ static oct_status export_panel(exporter *x, const oct_weight *t, int64_t expert,
 
     for (int64_t s = first; s <= last; s++)
         OCT_TRY(count_scales(x, t, expert, s, panel));
-    if (x->report->n_inexact && !x->options->lossy)
+    if (x->report->n_inexact && !x->params->lossy)
         return check_cancel(x);
     for (int64_t s = first; s <= last; s++)
         fill_rows(x, t, expert, s, panel, split_in ? s * l->unit_groups * l->group_in : 0,
@@ -479,7 +486,7 @@ static oct_status export_tensors(exporter *x)
         OCT_TRY(export_layer(x, i));
     OCT_TRY(write_at(x, m->norm_final.data, (size_t)m->config.d_model * sizeof(float),
                      x->at[1 + m->config.n_layers * N_LAYER_TENSORS]));
-    if (x->report->n_inexact && !x->options->lossy)
+    if (x->report->n_inexact && !x->params->lossy)
         return oct_fail(x->err, OCT_ERR_UNSUPPORTED,
                         "%s: expected scales that f16 holds exactly, found %" PRId64 " of %" PRId64
                         " that it does not (the first: %s); a lossy export rounds them",
@@ -488,23 +495,16 @@ static oct_status export_tensors(exporter *x)
     return OCT_OK;
 }
 
-static int is_model(const void *model_path, const struct stat *st)
+static oct_status export_model(exporter *x)
 {
-    struct stat model;
-
-    return stat(model_path, &model) == 0 && model.st_dev == st->st_dev &&
-           model.st_ino == st->st_ino;
-}
-
-static oct_status export_model(exporter *x, const char *out_path)
-{
+    const char *out_path = x->params->out;
     void *header = NULL;
     size_t n = 0;
     oct_status status;
 
     OCT_TRY(oct_model_holds(x->model, &(oct_shard){.size = 1}, x->err));
     OCT_TRY(check_model(x));
-    OCT_TRY(oct_output_check(out_path, is_model, oct_gguf_path(x->model->file), x->err));
+    OCT_TRY(oct_output_check(out_path, &x->params->model, 1, x->err));
     OCT_TRY(make_header(x, &header, &n));
     status = oct_output_room(out_path, x->report->bytes, x->err);
     if (status == OCT_OK)
@@ -515,22 +515,24 @@ static oct_status export_model(exporter *x, const char *out_path)
     free(header);
     OCT_TRY(status);
     OCT_TRY(export_tensors(x));
+    tell(x, OCT_CONVERT_SYNC);
     OCT_TRY(oct_output_sync(&x->out, x->err));
     OCT_TRY(check_cancel(x));
-    return oct_output_publish(&x->out, x->err);
+    OCT_TRY(oct_output_publish(&x->out, x->err));
+    x->done = x->report->bytes;
+    tell(x, OCT_CONVERT_DONE);
+    return OCT_OK;
 }
 
-oct_status oct_export_q8_0(const char *model_path, const char *out_path,
-                           const oct_export_options *options, oct_export_report *report,
-                           oct_error *err)
+oct_status oct_export_q8_0(const oct_export_params *p, oct_export_report *report, oct_error *err)
 {
-    exporter x = {.options = options, .report = report, .err = err, .out = {.fd = -1}};
+    exporter x = {.params = p, .report = report, .err = err, .out = {.fd = -1}};
     oct_model *model;
 
     *report = (oct_export_report){0};
-    OCT_TRY(oct_model_open(model_path, &model, err));
+    OCT_TRY(oct_model_open(p->model, &model, err));
     x.model = model;
-    oct_status status = export_model(&x, out_path);
+    oct_status status = export_model(&x);
     oct_output_close(&x.out);
     free(x.at);
     oct_model_close(model);

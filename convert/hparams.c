@@ -10,9 +10,8 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
-/* Constants of xAI's code that no configuration holds. */
-static const float ROPE_BASE = 10000.0f, NORM_EPS = 1e-5f, ATTN_CAP = 30.0f;
-
+/* The attention's cap, the base of rotations and the norms' epsilon are constants of xAI's code
+ * that no configuration holds: they are these for other models too. */
 static const struct {
     const char *key;
     bool integer;
@@ -33,29 +32,6 @@ static const struct {
     [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30},
     [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30},
     [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30}};
-
-static double grok1_value(oct_hparam p)
-{
-    const oct_grok_config g = oct_grok1_config(64, 131072);
-    const double value[OCT_HPARAMS] = {
-        [OCT_HP_VOCAB_SIZE] = (double)g.n_vocab,
-        [OCT_HP_EMB_SIZE] = (double)g.d_model,
-        [OCT_HP_NUM_LAYERS] = (double)g.n_layers,
-        [OCT_HP_NUM_EXPERTS] = (double)g.n_experts,
-        [OCT_HP_NUM_Q_HEADS] = (double)g.n_q_heads,
-        [OCT_HP_NUM_KV_HEADS] = (double)g.n_kv_heads,
-        [OCT_HP_KEY_SIZE] = (double)g.head_dim,
-        [OCT_HP_WIDENING_FACTOR] = 8, /* makes d_ff, see oct_grok_ffn_size */
-        [OCT_HP_NUM_SELECTED_EXPERTS] = (double)g.n_used,
-        [OCT_HP_SEQUENCE_LEN] = (double)g.n_ctx,
-        [OCT_HP_PAD_TOKEN] = (double)g.pad_id,
-        [OCT_HP_EOS_TOKEN] = (double)g.eos_id,
-        [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = (double)g.embedding_scale,
-        [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = (double)g.output_scale,
-        [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = (double)g.attn_scale,
-    };
-    return value[p];
-}
 
 static oct_status read_value(const char *path, const char *key, const json_t *v, oct_hparams *h,
                              oct_lines *warnings, oct_error *err)
@@ -134,17 +110,17 @@ static int64_t number(const oct_hparams *h, oct_hparam p)
 
 bool oct_hparams_is_grok1(const oct_ckpt *c, char why[128])
 {
-    const oct_grok_config g = oct_grok1_config(64, 131072);
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
     const struct {
         const char *name;
         int64_t here, grok1;
-    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], g.n_vocab},
-                 {"emb_size", c->dim[OCT_CKPT_MODEL], g.d_model},
-                 {"the FFN's width", c->dim[OCT_CKPT_FFN], g.d_ff},
-                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], g.n_experts},
-                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], g.n_q_heads * g.head_dim},
-                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], g.n_kv_heads * g.head_dim},
-                 {"num_layers", c->n_layers, g.n_layers}};
+    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], grok1.n_vocab},
+                 {"emb_size", c->dim[OCT_CKPT_MODEL], grok1.d_model},
+                 {"the FFN's width", c->dim[OCT_CKPT_FFN], grok1.d_ff},
+                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], grok1.n_experts},
+                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], grok1.n_q_heads * grok1.head_dim},
+                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], grok1.n_kv_heads * grok1.head_dim},
+                 {"num_layers", c->n_layers, grok1.n_layers}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].here != sizes[i].grok1) {
             if (why)
@@ -259,16 +235,31 @@ static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const
 oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, const char *path,
                                const char *looked_in, oct_grok_config *out, oct_error *err)
 {
+    /* What Grok-1's shapes do not tell. */
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
+    const struct {
+        oct_hparam param;
+        double value;
+    } of_grok1[] = {{OCT_HP_NUM_Q_HEADS, (double)grok1.n_q_heads},
+                    {OCT_HP_NUM_KV_HEADS, (double)grok1.n_kv_heads},
+                    {OCT_HP_KEY_SIZE, (double)grok1.head_dim},
+                    {OCT_HP_NUM_SELECTED_EXPERTS, (double)grok1.n_used},
+                    {OCT_HP_SEQUENCE_LEN, (double)grok1.n_ctx},
+                    {OCT_HP_PAD_TOKEN, (double)grok1.pad_id},
+                    {OCT_HP_EOS_TOKEN, (double)grok1.eos_id},
+                    {OCT_HP_EMBEDDING_MULTIPLIER_SCALE, (double)grok1.embedding_scale},
+                    {OCT_HP_OUTPUT_MULTIPLIER_SCALE, (double)grok1.output_scale},
+                    {OCT_HP_ATTN_OUTPUT_MULTIPLIER, (double)grok1.attn_scale}};
     oct_hparams h = {0};
     if (given) {
         OCT_TRY(check_shapes(c, given, path, err));
         h = *given;
     }
     if (oct_hparams_is_grok1(c, NULL))
-        for (int i = 0; i < OCT_HPARAMS; i++)
-            if (!h.given[i]) {
-                h.given[i] = true;
-                h.value[i] = grok1_value((oct_hparam)i);
+        for (size_t i = 0; i < sizeof of_grok1 / sizeof *of_grok1; i++)
+            if (!h.given[of_grok1[i].param]) {
+                h.given[of_grok1[i].param] = true;
+                h.value[of_grok1[i].param] = of_grok1[i].value;
             }
     OCT_TRY(missing_numbers(c, &h, path, looked_in, err));
     const int64_t *dim = c->dim;
@@ -284,9 +275,9 @@ oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, cons
                              .embedding_scale = (float)h.value[OCT_HP_EMBEDDING_MULTIPLIER_SCALE],
                              .output_scale = (float)h.value[OCT_HP_OUTPUT_MULTIPLIER_SCALE],
                              .attn_scale = (float)h.value[OCT_HP_ATTN_OUTPUT_MULTIPLIER],
-                             .attn_cap = ATTN_CAP,
-                             .rope_base = ROPE_BASE,
-                             .norm_eps = NORM_EPS};
+                             .attn_cap = grok1.attn_cap,
+                             .rope_base = grok1.rope_base,
+                             .norm_eps = grok1.norm_eps};
     OCT_TRY(resolve_heads(c, &h, path ? path : "Grok-1's configuration", out, err));
     if (c->dense && h.given[OCT_HP_NUM_SELECTED_EXPERTS] &&
         number(&h, OCT_HP_NUM_SELECTED_EXPERTS) > 1)

@@ -4,9 +4,10 @@
  *       K [OCT_KV_PAGE / 16][head_dim][16 positions]   no horizontal sums
  *       V [OCT_KV_PAGE][v_stride]                      v_stride: head_dim up to 16
  *
- * One page number names the same 128 positions in all layers and heads. A NUMA domain's heads have
- * a region of their own. The memory comes zeroed and is touched as positions are written. Elements
- * of V beyond head_dim are never written, so they stay zero whoever used the page before. */
+ * One page number names the same 128 positions in all layers and heads. The heads of a NUMA domain
+ * have a region of their own. The memory comes zeroed and is touched as positions are written.
+ * Elements of V beyond head_dim are never written, so they stay zero whoever used the page before.
+ */
 #ifndef OCT_KV_CACHE_H
 #define OCT_KV_CACHE_H
 

@@ -1,10 +1,10 @@
 /* kv_pages.h: which page holds which positions of which sequence.
  *
- * A page is OCT_KV_PAGE positions in every layer and head that a rank has. Sequences share pages
- * and count who holds each; a page that several hold is copied before one of them writes to it. A
- * full page enters an index under the ids that it and all pages before it hold, so that a later
- * sequence with the same beginning finds it. A page that nobody holds any more stays in the index
- * as long as the pool can spare it; the one unused for longest is given up first.
+ * A page is OCT_KV_PAGE positions in every layer and head of a rank. Sequences share pages and
+ * count who holds each; a page that several hold is copied before one of them writes to it. A full
+ * page enters an index under the ids that it and all pages before it hold, so that a later sequence
+ * with the same beginning finds it. A page that nobody holds any more stays in the index as long as
+ * the pool can spare it; the one unused for longest is given up first.
  *
  * This is the book-keeping alone: kv_cache.h has the memory. It depends on nothing but the calls
  * made, so ranks that make the same calls have the same pages. One thread at a time. */

@@ -126,7 +126,10 @@ OCT_MUST_CHECK oct_status oct_grok_manifest(const oct_grok_config *c, const oct_
 
 /* Keys "general.architecture", "octet.format" and those of grok_keys.inc: to and from a file. */
 void oct_grok_config_put(const oct_grok_config *c, oct_gguf_writer *w);
-/* Checks architecture, format version, header checksum and the config itself. */
+/* Whether the file's tensors follow each other in its order, without gaps but the padding to its
+ * alignment, which follows the last one too, and nothing else does. */
+OCT_MUST_CHECK oct_status oct_grok_check_placement(const oct_gguf *g, oct_error *err);
+/* Checks architecture, format version, header checksum, placement and the config itself. */
 OCT_MUST_CHECK oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c,
                                               oct_error *err);
 

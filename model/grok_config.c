@@ -469,6 +469,7 @@ oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error 
 
     *c = (oct_grok_config){0};
     OCT_TRY(check_identity(g, err));
+    OCT_TRY(oct_grok_check_placement(g, err));
     for (int i = 0; i < N_INTS; i++) {
         uint64_t u;
         OCT_TRY(oct_gguf_get_u64(g, int_fields[i].key, &u, err));

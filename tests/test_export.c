@@ -1,7 +1,6 @@
 /* test_export.c: the exported file holds the model's integers and scales, each at the place where
  * llama.cpp looks for it; what cannot be exported is refused and leaves nothing. */
 #include "convert.h"
-#include "export.h"
 #include "f16.h"
 #include "gguf.h"
 #include "grok.h"
@@ -36,11 +35,13 @@ static int files_in_folder(void)
     return n;
 }
 
-static oct_status export_with(const char *model, oct_export_options o, oct_export_report *r,
+static oct_status export_with(const char *model, oct_export_params o, oct_export_report *r,
                               oct_error *err)
 {
     memset(err, 0, sizeof *err);
-    oct_status s = oct_export_q8_0(model, out, &o, r, err);
+    o.model = model;
+    o.out = out;
+    oct_status s = oct_export_q8_0(&o, r, err);
     assert_int_equal(r->warnings.n, 0);
     oct_lines_free(&r->warnings);
     assert_int_equal(s, err->status);
@@ -49,7 +50,7 @@ static oct_status export_with(const char *model, oct_export_options o, oct_expor
 
 static oct_status export(const char *model, bool lossy, oct_export_report *r, oct_error *err)
 {
-    return export_with(model, (oct_export_options){.lossy = lossy}, r, err);
+    return export_with(model, (oct_export_params){.lossy = lossy}, r, err);
 }
 
 /* ---- content -------------------------------------------------------------------------------- */
@@ -510,19 +511,27 @@ static void test_scales(void **state)
 typedef struct watch {
     uint64_t done, total, stop_at;
     int cancel, calls;
+    oct_convert_phase phase;
 } watch;
 
-static void on_progress(void *ctx, uint64_t done, uint64_t total, const char *temp)
+static void on_progress(void *ctx, const oct_convert_progress *p)
 {
     watch *w = ctx;
 
-    assert_non_null(temp);
-    assert_int_equal(access(temp, R_OK), 0);
-    assert_true(done >= w->done && done <= total);
-    w->done = done;
-    w->total = total;
+    w->phase = p->phase;
+    if (p->phase == OCT_CONVERT_DONE) {
+        assert_null(p->temp);
+        return;
+    }
+    assert_non_null(p->temp);
+    assert_int_equal(access(p->temp, R_OK), 0);
+    if (p->phase == OCT_CONVERT_SYNC)
+        return;
+    assert_true(p->done >= w->done && p->done <= p->total);
+    w->done = p->done;
+    w->total = p->total;
     w->calls++;
-    if (done >= w->stop_at)
+    if (w->done >= w->stop_at)
         w->cancel = 1;
 }
 
@@ -536,11 +545,12 @@ static void test_progress_and_cancel(void **state)
     char old[4] = "";
 
     assert_int_equal(
-        export_with(TINY,
-                    (oct_export_options){.cancel = &w.cancel, .progress = on_progress, .ctx = &w},
-                    &r, &err),
+        export_with(
+            TINY,
+            (oct_export_params){.cancel = &w.cancel, .progress = on_progress, .progress_ctx = &w},
+            &r, &err),
         OCT_OK);
-    assert_true(w.calls > 100);
+    assert_true(w.calls > 100 && w.phase == OCT_CONVERT_DONE);
     assert_int_equal(w.total, r.bytes);
     assert_true(w.total - w.done < 32 * 80); /* padding between tensors is not written */
     unlink(out);
@@ -552,11 +562,12 @@ static void test_progress_and_cancel(void **state)
     assert_int_equal(fclose(f), 0);
     for (int tenth = 0; tenth <= 10; tenth++) {
         w = (watch){.stop_at = tenth < 10 ? r.bytes * (unsigned)tenth / 10 : w.done};
-        assert_int_equal(
-            export_with(
-                TINY, (oct_export_options){.cancel = &w.cancel, .progress = on_progress, .ctx = &w},
-                &r, &err),
-            OCT_ERR_CANCELLED);
+        assert_int_equal(export_with(TINY,
+                                     (oct_export_params){.cancel = &w.cancel,
+                                                         .progress = on_progress,
+                                                         .progress_ctx = &w},
+                                     &r, &err),
+                         OCT_ERR_CANCELLED);
         assert_int_equal(files_in_folder(), 1);
     }
     f = fopen(out, "rb");

@@ -8,7 +8,7 @@
 
 #include "ckpt_rig.h"
 #include "model_impl.h"
-#include "slice.h"
+#include "convert.h"
 
 #define FORMAT1 OCT_TEST_DATA "/format1.gguf"
 

@@ -431,7 +431,7 @@ static void write_model(const oct_grok_config *c, const char *old, const char *n
     assert_non_null(f);
     assert_int_equal(fwrite(header, 1, header_bytes, f), header_bytes);
     assert_int_equal(fclose(f), 0);
-    assert_int_equal(truncate(path, (off_t)(at[n - 1] + bytes)), 0);
+    assert_int_equal(truncate(path, (off_t)((at[n - 1] + bytes + 4095) / 4096 * 4096)), 0);
     free(at);
     free(header);
     free(t);

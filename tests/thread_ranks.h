@@ -109,7 +109,8 @@ static oct_status thread_collect(oct_comm *c, const void *mine, size_t bytes, vo
 
 /* ---- a job ---- */
 
-typedef struct job {
+typedef struct job job;
+struct job {
     const oct_model *model;
     oct_model *const *parts; /* [n_ranks] models that the ranks use instead; NULL: all use model */
     oct_session_params params;
@@ -117,11 +118,13 @@ typedef struct job {
     const int32_t *tokens;                     /* [B][T] */
     int64_t B, T;
     int n_ranks;
+    /* What rank 0 does with its session; NULL: `lead` */
+    oct_status (*lead)(job *j, oct_session *s, oct_error *err);
     hub hub;
     float *logits; /* rank 0's: [B * T][V] */
     oct_status status[MAX_RANKS];
     oct_error error[MAX_RANKS];
-} job;
+};
 
 typedef struct rank_arg {
     job *j;
@@ -171,12 +174,12 @@ static void *run_rank(void *arg)
                         &j->hub};
     oct_session_params p = j->params;
     p.comm = j->n_ranks > 1 ? &comm.base : NULL;
-    p.n_seqs = j->B;
+    p.n_seqs = p.n_seqs ? p.n_seqs : j->B;
     p.placement = j->placement[a->rank];
     oct_session *s;
     oct_status status = oct_session_new(j->parts ? j->parts[a->rank] : j->model, &p, &s, err);
     if (status == OCT_OK) {
-        status = a->rank == 0 ? lead(j, s, err) : oct_session_serve(s, err);
+        status = a->rank > 0 ? oct_session_serve(s, err) : (j->lead ? j->lead : lead)(j, s, err);
         oct_session_free(s);
     }
     j->status[a->rank] = status;
