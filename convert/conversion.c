@@ -10,7 +10,7 @@
 
 enum {
     MIN_PIECE = 4 << 20, /* smaller ones would be read in too short runs */
-    MAX_PIECE = 32 << 20,
+    MAX_PIECE = 64 << 20,
     SCRATCH_BYTES = 384 << 20, /* of all threads; the rest of 512 MiB is for lists and libraries */
     MAX_THREADS = 64
 };
@@ -320,6 +320,7 @@ typedef struct pass {
     uint64_t done, total;
     XXH3_state_t *hash;
     uint8_t **scratch;      /* [n_threads]: working memory, beginning with the piece's bytes */
+    size_t room;            /* bytes of each */
     oct_q8_error *q8_error; /* [n_threads + 1], the last the sum (verifying) */
     int n_threads;
 } pass;
@@ -342,7 +343,7 @@ static void pass_free(pass *p)
 
 /* Cuts the tensors so that a piece and its source, for every thread, fit into the memory there is:
  * the larger a piece, the longer the runs that are read. */
-static oct_status cut_pieces(pass *p, size_t *scratch, oct_error *err)
+static oct_status cut_pieces(pass *p, oct_error *err)
 {
     const oct_conversion *c = p->c;
     int64_t most;
@@ -350,14 +351,14 @@ static oct_status cut_pieces(pass *p, size_t *scratch, oct_error *err)
     piece -= piece / 16; /* what is rounded up */
     piece = piece < MIN_PIECE ? MIN_PIECE : piece > MAX_PIECE ? MAX_PIECE : piece;
     OCT_TRY(oct_pieces_cut(c->tensors, c->n_tensors, piece, &p->pieces, &p->n_pieces, err));
-    *scratch = oct_pieces_scratch(c->tensors, p->pieces, p->n_pieces, &most);
-    *scratch = (*scratch + 63) / 64 * 64;
-    size_t fit = SCRATCH_BYTES / *scratch;
+    p->room = oct_pieces_scratch(c->tensors, p->pieces, p->n_pieces, &most);
+    p->room = (p->room + 63) / 64 * 64;
+    size_t fit = SCRATCH_BYTES / p->room;
     if (!fit)
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
                         "%s: %d channels of its matrix, with all inputs, take %zu bytes to "
                         "convert; expected at most %d",
-                        c->tensors[most].desc.name, OCT_PANEL, *scratch, SCRATCH_BYTES);
+                        c->tensors[most].desc.name, OCT_PANEL, p->room, SCRATCH_BYTES);
     if ((size_t)p->n_threads > fit)
         p->n_threads = (int)fit;
     return OCT_OK;
@@ -365,16 +366,15 @@ static oct_status cut_pieces(pass *p, size_t *scratch, oct_error *err)
 
 static oct_status pass_init(pass *p, oct_conversion *c, oct_convert_phase phase, oct_error *err)
 {
-    size_t scratch;
     *p = (pass){.c = c, .phase = phase, .n_threads = wanted_threads(c)};
-    OCT_TRY(cut_pieces(p, &scratch, err));
+    OCT_TRY(cut_pieces(p, err));
     p->hash = XXH3_createState();
     p->scratch = calloc((size_t)p->n_threads, sizeof *p->scratch);
     p->q8_error = calloc((size_t)p->n_threads + 1, sizeof *p->q8_error);
     if (!p->hash || !p->scratch || !p->q8_error)
         return no_memory(err);
     for (int i = 0; i < p->n_threads; i++)
-        if (!(p->scratch[i] = aligned_alloc(64, scratch)))
+        if (!(p->scratch[i] = aligned_alloc(64, p->room)))
             return no_memory(err);
     for (int64_t i = 0; i < p->n_pieces; i++)
         p->total += p->pieces[i].bytes;
@@ -488,7 +488,7 @@ static oct_status verify_piece(void *ctx, int thread, int64_t i, oct_error *err)
     pass *p = ctx;
     oct_piece_prefetch(tensor_of(p, i), &p->pieces[i]);
     return oct_piece_verify(tensor_of(p, i), &p->pieces[i], &p->c->output, p->scratch[thread],
-                            &p->q8_error[thread], err);
+                            p->room, &p->q8_error[thread], err);
 }
 
 static oct_status check_sum(void *ctx, int thread, int64_t i, oct_error *err)
