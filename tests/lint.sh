@@ -56,7 +56,7 @@ fi
 # ---- headers: the public ones compile alone --------------------------------------------------------
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-for header in octet status; do
+for header in octet status convert; do
     echo "#include <octet/$header.h>" >"$tmp/alone.c"
     cp "$tmp/alone.c" "$tmp/alone.cpp"
     gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$OCT_TEST_BUILD/include" \
