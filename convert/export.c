@@ -55,13 +55,21 @@ typedef struct exporter {
     char first_inexact[192];
 } exporter;
 
-static const oct_tensor *layer_source(const oct_grok_layer *w, oct_grok_kind kind)
+/* The source of a packed tensor; NULL: it is plain. */
+static const oct_weight *packed_source(const oct_grok_layer *w, oct_grok_kind kind)
 {
     switch (kind) {
     case OCT_GROK_GATE_UP: return &w->gate_up;
     case OCT_GROK_DOWN: return &w->down;
     case OCT_GROK_QKV: return &w->qkv;
     case OCT_GROK_ATTN_OUT: return &w->attn_out;
+    default: return NULL;
+    }
+}
+
+static const oct_plain *plain_source(const oct_grok_layer *w, oct_grok_kind kind)
+{
+    switch (kind) {
     case OCT_GROK_ROUTER: return &w->router;
     case OCT_GROK_NORM_ATTN_IN: return &w->norm_attn_in;
     case OCT_GROK_NORM_ATTN_OUT: return &w->norm_attn_out;
@@ -76,14 +84,13 @@ static const oct_tensor *layer_source(const oct_grok_layer *w, oct_grok_kind kin
 static oct_status check_model(const exporter *x)
 {
     const oct_grok_config *c = &x->model->config;
-    const oct_grok_layouts *l = &x->model->layouts;
     const struct {
         const char *what;
         int64_t group_in;
-    } groups[] = {{"query, key, value", l->qkv.group_in},
-                  {"attention output", l->attn_out.group_in},
-                  {"FFN gate and up", l->gate_up.group_in},
-                  {"FFN down", l->down.group_in}};
+    } groups[] = {{"query, key, value", c->d_model / c->qkv_groups},
+                  {"attention output", c->n_q_heads * c->head_dim / c->attn_out_groups},
+                  {"FFN gate and up", c->d_model / c->gate_up_groups},
+                  {"FFN down", c->d_ff / c->down_groups}};
     const char *path = oct_gguf_path(x->model->file);
 
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)
@@ -229,16 +236,16 @@ static void put_tensors(const oct_model *m, oct_gguf_writer *w)
     for (int64_t layer = 0; layer < c->n_layers; layer++)
         for (int k = 0; k < N_LAYER_TENSORS; k++) {
             const struct out_tensor *o = &layer_tensors[k];
-            const oct_tensor *s = layer_source(&m->layers[layer], o->kind);
+            const oct_weight *s = packed_source(&m->layers[layer], o->kind);
             uint64_t ne[3] = {d, 1, (uint64_t)c->n_experts};
             snprintf(name, sizeof name, "blk.%" PRId64 ".%s.weight", layer, o->name);
             if (o->kind == OCT_GROK_ROUTER) {
                 ne[1] = (uint64_t)c->n_experts;
                 oct_gguf_put_tensor(w, name, OCT_GGUF_T_F32, 2, ne);
-            } else if (s->q8) {
+            } else if (s) {
                 bool experts = o->kind == OCT_GROK_GATE_UP || o->kind == OCT_GROK_DOWN;
-                ne[0] = (uint64_t)s->q8->n_in;
-                ne[1] = (uint64_t)s->q8->part_out[o->part];
+                ne[0] = (uint64_t)s->layout.n_in;
+                ne[1] = (uint64_t)s->layout.part_out[o->part];
                 oct_gguf_put_tensor(w, name, OCT_GGUF_T_Q8_0, experts ? 3 : 2, ne);
             } else {
                 oct_gguf_put_tensor(w, name, OCT_GGUF_T_F32, 1, ne);
@@ -313,21 +320,21 @@ static uint16_t convert_scale(uint16_t bf16)
     return oct_f16_of_f32(s);
 }
 
-static const uint8_t *unit_of(const oct_tensor *t, int64_t expert, int64_t slice)
+static const uint8_t *unit_of(const oct_weight *t, int64_t expert, int64_t slice)
 {
-    return (const uint8_t *)t->data + oct_weight_unit_offset(t->q8, expert, slice);
+    return (const uint8_t *)t->data + oct_weight_unit_offset(&t->layout, expert, slice);
 }
 
-static const uint16_t *scales_of(const oct_tensor *t, int64_t expert, int64_t slice)
+static const uint16_t *scales_of(const oct_weight *t, int64_t expert, int64_t slice)
 {
-    return t->scales + oct_weight_scale_offset(t->q8, expert, slice) / sizeof *t->scales;
+    return t->scales + oct_weight_scale_offset(&t->layout, expert, slice) / sizeof *t->scales;
 }
 
 /* Counts the scales of one panel (padding lanes apart) and those that f16 does not hold. */
-static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
+static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                                int64_t panel)
 {
-    const oct_weight_layout *l = t->q8;
+    const oct_weight_layout *l = &t->layout;
     const uint16_t *s = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++)
@@ -336,7 +343,7 @@ static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert,
             int64_t channel;
             if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
                 continue;
-            const float v = oct_f32_of_bf16(oct_q8_scale(l, s, panel, lane, g));
+            const float v = oct_f32_of_bf16(oct_weight_scale(l, s, panel, lane, g));
             x->report->n_scales++;
             if (!isfinite(v))
                 return oct_fail(x->err, OCT_ERR_NUMERIC,
@@ -354,31 +361,23 @@ static oct_status count_scales(exporter *x, const oct_tensor *t, int64_t expert,
 }
 
 /* Fills columns of the panel's 64 rows from one unit: its groups, starting at input first_in. */
-static void fill_rows(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
+static void fill_rows(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                       int64_t panel, int64_t first_in, size_t row_bytes)
 {
-    const size_t quad_bytes = OCT_PANEL * OCT_QUAD;
-    const oct_weight_layout *l = t->q8;
-    const uint8_t *weights = unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes;
+    const oct_weight_layout *l = &t->layout;
+    const uint8_t *weights = unit_of(t, expert, slice);
     const uint16_t *scales = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++) {
         uint16_t f16[OCT_PANEL];
         for (int lane = 0; lane < OCT_PANEL; lane++)
-            f16[lane] = convert_scale(oct_q8_scale(l, scales, panel, lane, g));
-        for (int64_t i = 0; i < l->group_in; i += BLOCK) {
-            const uint8_t *quads =
-                weights + (size_t)(g * l->group_quads + i / OCT_QUAD) * quad_bytes;
-            const size_t block = (size_t)(first_in + g * l->group_in + i) / BLOCK;
-            for (size_t lane = 0; lane < OCT_PANEL; lane++) {
-                uint8_t *out = x->rows + lane * row_bytes + block * BLOCK_BYTES;
+            f16[lane] = convert_scale(oct_weight_scale(l, scales, panel, lane, g));
+        for (int64_t i = g * l->group_in; i < (g + 1) * l->group_in; i += BLOCK) {
+            const size_t block = (size_t)(first_in + i) / BLOCK;
+            for (int lane = 0; lane < OCT_PANEL; lane++) {
+                uint8_t *out = x->rows + (size_t)lane * row_bytes + block * BLOCK_BYTES;
                 memcpy(out, &f16[lane], 2);
-                for (size_t q = 0; q < BLOCK / OCT_QUAD; q++) {
-                    uint32_t four;
-                    memcpy(&four, quads + q * quad_bytes + lane * OCT_QUAD, sizeof four);
-                    four ^= 0x80808080u;
-                    memcpy(out + 2 + q * OCT_QUAD, &four, sizeof four);
-                }
+                oct_weight_unpack(l, weights, panel, lane, i, BLOCK, (int8_t *)out + 2);
             }
         }
     }
@@ -407,10 +406,10 @@ static oct_status write_rows(exporter *x, const oct_weight_layout *l, int64_t ex
 
 /* One panel of an expert: of one slice, or, if the inputs are split, of all. Once a scale has been
  * refused nothing more is written, but scales are still counted. */
-static oct_status export_panel(exporter *x, const oct_tensor *t, int64_t expert, int64_t slice,
+static oct_status export_panel(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                                int64_t panel, const uint64_t *part_at)
 {
-    const oct_weight_layout *l = t->q8;
+    const oct_weight_layout *l = &t->layout;
     const bool split_in = l->split == OCT_SPLIT_IN;
     const int64_t first = split_in ? 0 : slice, last = split_in ? l->n_slices - 1 : slice;
     const size_t row_bytes = (size_t)l->n_in / BLOCK * BLOCK_BYTES;
@@ -425,9 +424,9 @@ static oct_status export_panel(exporter *x, const oct_tensor *t, int64_t expert,
     return write_rows(x, l, expert, slice, panel, part_at, row_bytes);
 }
 
-static oct_status export_packed(exporter *x, const oct_tensor *t, const uint64_t *part_at)
+static oct_status export_packed(exporter *x, const oct_weight *t, const uint64_t *part_at)
 {
-    const oct_weight_layout *l = t->q8;
+    const oct_weight_layout *l = &t->layout;
     const int64_t n_slices = l->split == OCT_SPLIT_IN ? 1 : l->n_slices;
 
     x->rows = malloc((size_t)OCT_PANEL * ((size_t)l->n_in / BLOCK * BLOCK_BYTES));
@@ -463,14 +462,15 @@ static oct_status export_layer(exporter *x, int64_t layer)
     const uint64_t *at = x->at + 1 + layer * N_LAYER_TENSORS;
 
     for (int k = 0; k < N_LAYER_TENSORS; k++) {
-        const oct_tensor *s = layer_source(&x->model->layers[layer], layer_tensors[k].kind);
+        const oct_weight *w = packed_source(&x->model->layers[layer], layer_tensors[k].kind);
+        const oct_plain *t = plain_source(&x->model->layers[layer], layer_tensors[k].kind);
         oct_status status = OCT_OK;
-        if (s->q8 && layer_tensors[k].part == 0) { /* the other parts follow it in the table */
-            status = export_packed(x, s, at + k);
+        if (w && layer_tensors[k].part == 0) { /* the other parts follow it in the table */
+            status = export_packed(x, w, at + k);
             free(x->rows);
             x->rows = NULL;
-        } else if (!s->q8 && s->data) { /* a dense model's router stays zero: one expert, gate 1 */
-            status = write_at(x, s->data, (size_t)s->rows * s->row_bytes, at[k]);
+        } else if (t && t->data) { /* a dense model's router stays zero: one expert, gate 1 */
+            status = write_at(x, t->data, (size_t)(t->rows * t->cols) * sizeof *t->data, at[k]);
         }
         OCT_TRY(status);
     }

@@ -33,7 +33,7 @@ static extent extent_of(const oct_new_tensor *t, const oct_weight_layout *l)
     return (extent){l->scale_bytes / (size_t)l->n_panels, l->scale_bytes, l->scale_stride};
 }
 
-/* ---- cutting --------------------------------------------------------------------------------- */
+/* ---- cutting -------------------------------------------------------------------------------- */
 
 typedef struct piece_list {
     oct_piece *p;
@@ -153,7 +153,7 @@ void oct_piece_prefetch(const oct_new_tensor *t, const oct_piece *p)
             t->source->kind->prefetch(t->source, &t->src[i], p->expert);
 }
 
-/* ---- working memory -------------------------------------------------------------------------- */
+/* ---- working memory ------------------------------------------------------------------------- */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -182,6 +182,7 @@ static void cut_out(const oct_weight_layout *l, const oct_piece *p, cutout *c)
     *c = (cutout){.layout = {.n_experts = 1,
                              .n_slices = 1,
                              .split = OCT_SPLIT_OUT,
+                             .type = l->type,
                              .n_in = l->unit_groups * l->group_in,
                              .n_groups = l->unit_groups,
                              .interleave = l->interleave},
@@ -260,7 +261,7 @@ size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n
     return largest;
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making --------------------------------------------------------------------------------- */
 
 static oct_tile weights_tile(const oct_piece *p, const cutout *c, int k)
 {
@@ -309,9 +310,9 @@ static void pack_units(const oct_new_tensor *t, const oct_piece *p, const oct_we
     const size_t made = extent_of(t, l).bytes, unit = unit_bytes(p);
     for (int64_t i = 0; i < p->n_slices; i++, out += unit) {
         if (is_scales(t))
-            oct_q8_pack(l, 0, src, NULL, (uint16_t *)(void *)out);
+            oct_weight_pack(l, 0, src, NULL, (uint16_t *)(void *)out);
         else
-            oct_q8_pack(l, 0, src, out, NULL);
+            oct_weight_pack(l, 0, src, out, NULL);
         if (made < unit)
             memset(out + made, 0, unit - made);
         next_slice(l, src);

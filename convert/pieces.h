@@ -10,6 +10,7 @@
 
 #include "convert.h"
 #include "grok.h"
+#include "q8.h"
 #include "source.h"
 #include "status.h"
 

@@ -32,6 +32,7 @@ static void window_of(const oct_weight_layout *l, const oct_piece *p, int64_t sl
     w->layout = (oct_weight_layout){.n_experts = 1,
                                     .n_slices = 1,
                                     .split = OCT_SPLIT_OUT,
+                                    .type = l->type,
                                     .n_in = w->n_in,
                                     .n_groups = w->n_groups,
                                     .interleave = l->interleave};
@@ -80,7 +81,7 @@ static void *take(memory *m, size_t n, oct_error *err)
     return p;
 }
 
-/* ---- packed matrices ------------------------------------------------------------------------- */
+/* ---- packed matrices ------------------------------------------------------------------------ */
 
 /* The outputs of a part, as they are in the source. */
 typedef struct columns {
@@ -130,12 +131,12 @@ typedef struct stored_lane {
 
 static uint16_t lane_scale(const stored_lane *s)
 {
-    return oct_q8_scale(s->l, s->scales, s->panel, s->lane, s->group);
+    return oct_weight_scale(s->l, s->scales, s->panel, s->lane, s->group);
 }
 
 static int8_t lane_weight(const stored_lane *s, int64_t i)
 {
-    return oct_q8_weight(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
+    return oct_weight_at(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
 }
 
 /* A group of a lane: each weight of a plain matrix within half a step of its source, each of an int8
@@ -215,8 +216,8 @@ static bool unit_equals(const oct_new_tensor *t, const window *w, const columns 
         src[k] = (oct_weight_source){c[k].q ? c[k].q + at : NULL,
                                      c[k].scales ? c[k].scales + at : NULL, c[k].ld};
     }
-    return scales ? oct_q8_verify(&w->layout, 0, src, NULL, (uint16_t *)(void *)stored)
-                  : oct_q8_verify(&w->layout, 0, src, stored, NULL);
+    return scales ? oct_weight_verify(&w->layout, 0, src, NULL, (uint16_t *)(void *)stored)
+                  : oct_weight_verify(&w->layout, 0, src, stored, NULL);
 }
 
 static oct_status verify_packed(const oct_new_tensor *t, const oct_piece *p, const oct_output *file,
@@ -243,7 +244,7 @@ static oct_status verify_packed(const oct_new_tensor *t, const oct_piece *p, con
     return OCT_OK;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------------------------- */
 
 static oct_status verify_embedding(const oct_new_tensor *t, const oct_piece *p, memory *m,
                                    bool *same, oct_error *err)

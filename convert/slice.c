@@ -213,8 +213,8 @@ static oct_status choose_runs(slicer *s, const oct_model *m, oct_error *err)
     if (p->size < 2)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: expected 2 ranks or more", p->rank,
                         p->size);
-    const char *wrong = oct_shard_make((oct_shard_layout)p->by, p->rank, p->size,
-                                       m->config.n_slices, m->config.n_experts, &shard);
+    const char *wrong =
+        oct_shard_make(p->by, p->rank, p->size, m->config.n_slices, m->config.n_experts, &shard);
     if (wrong)
         return oct_fail(err, OCT_ERR_ARG,
                         "part %d of %d, of %" PRId64 " slices and %" PRId64 " experts: %s", p->rank,

@@ -127,14 +127,14 @@ extern const oct_source_kind oct_source_xai; /* source_xai.c */
 OCT_MUST_CHECK oct_status oct_source_open(oct_source_params *p, oct_source **out, oct_error *err);
 void oct_source_close(oct_source *s); /* NULL is fine */
 
-/* ---- tiles ----------------------------------------------------------------------------------- */
+/* ---- tiles ---------------------------------------------------------------------------------- */
 
 /* A tile of int8 weights into out[n_in][n_out]. These three turn and convert what the source gives;
  * they take 256 KiB of memory at most. Thread-safe. */
 OCT_MUST_CHECK oct_status oct_source_read_i8(const oct_source *s, const oct_source_tensor *t,
                                              const oct_tile *tile, int8_t *out, oct_error *err);
-/* Its scales (tile.in counts groups), bf16 bits, into out[n_in][n_out]; one that is not finite is an
- * error that names its place. */
+/* Its scales (tile.in counts groups), bf16 bits, into out[n_in][n_out]; one that is not finite is
+ * an error that names its place. */
 OCT_MUST_CHECK oct_status oct_source_read_scales(const oct_source *s, const oct_source_tensor *t,
                                                  const oct_tile *tile, uint16_t *out,
                                                  oct_error *err);
@@ -147,7 +147,7 @@ OCT_MUST_CHECK oct_status oct_source_read_f32(const oct_source *s, const oct_sou
 void oct_source_where(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
                       int64_t expert, int64_t in, int64_t out, char text[OCT_SOURCE_WHERE]);
 
-/* ---- for sources that are folders ------------------------------------------------------------ */
+/* ---- for sources that are folders ----------------------------------------------------------- */
 
 enum { OCT_SOURCE_FOLDERS = 3 };
 

@@ -20,12 +20,24 @@ enum {
 /* The table is the runs, and this at the end of the file. */
 typedef struct footer {
     uint64_t n_runs;
-    uint32_t layout; /* 0 expert, 1 slice; 2, 3: these with attention replicated */
+    uint32_t layout; /* index of layout_of */
     uint32_t rank, size, zero;
     uint64_t whole_bytes;
     uint64_t sum; /* XXH3 of the runs and of what is before it here */
     char magic[8];
 } footer;
+
+/* The footer's numbers. */
+static const oct_shard_layout layout_of[OCT_SHARD_LAYOUTS] = {
+    OCT_SHARD_EXPERT, OCT_SHARD_SLICE, OCT_SHARD_EXPERT_REPLICATED, OCT_SHARD_SLICE_REPLICATED};
+
+static uint32_t number_of(oct_shard_layout layout)
+{
+    uint32_t i = 0;
+    while (i < OCT_SHARD_LAYOUTS - 1 && layout_of[i] != layout)
+        i++;
+    return i;
+}
 
 static const char magic[8] = {'O', 'C', 'T', 'P', 'A', 'R', 'T', '1'};
 
@@ -70,7 +82,7 @@ void *oct_part_table(const oct_part *p, size_t *n)
     *n = table_bytes((uint64_t)p->n_runs);
     char *table = malloc(*n);
     footer f = {.n_runs = (uint64_t)p->n_runs,
-                .layout = (uint32_t)p->layout ^ 1,
+                .layout = number_of(p->layout),
                 .rank = (uint32_t)p->rank,
                 .size = (uint32_t)p->size,
                 .whole_bytes = p->whole_bytes};
@@ -167,7 +179,7 @@ static oct_status read_part(int fd, const char *path, uint64_t file_bytes, oct_p
     oct_part *p = calloc(1, sizeof *p);
     if (!p)
         return oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory", path);
-    *p = (oct_part){.layout = (oct_shard_layout)(f.layout ^ 1),
+    *p = (oct_part){.layout = layout_of[f.layout],
                     .rank = (int)f.rank,
                     .size = (int)f.size,
                     .whole_bytes = f.whole_bytes,

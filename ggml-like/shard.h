@@ -2,28 +2,12 @@
 #ifndef OCT_SHARD_H
 #define OCT_SHARD_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "weight.h"
 
-typedef enum oct_shard_layout {
-    OCT_SHARD_SLICE,  /* the same slices of every matrix */
-    OCT_SHARD_EXPERT, /* whole experts; attention and vocabulary by slices */
-    /* The same with attention in full on every rank, caches included: nothing is exchanged there */
-    OCT_SHARD_SLICE_REPLICATED,
-    OCT_SHARD_EXPERT_REPLICATED,
-    OCT_SHARD_LAYOUTS
-} oct_shard_layout;
+#include "types.h"
 
 /* "expert with attention replicated" */
 const char *oct_shard_name(oct_shard_layout layout);
-
-/* What is divided into slices. */
-typedef enum oct_shard_kind {
-    OCT_SHARD_OF_ATTENTION, /* its matrices and KV heads */
-    OCT_SHARD_OF_EXPERTS,   /* or the feed-forward matrices of a dense model */
-    OCT_SHARD_OF_VOCABULARY,
-    OCT_SHARD_KINDS
-} oct_shard_kind;
 
 typedef struct oct_shard_range {
     int64_t first, end;

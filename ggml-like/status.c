@@ -72,6 +72,7 @@ const char *oct_status_name(oct_status s)
     case OCT_ERR_DEVICE: return "device";
     case OCT_ERR_CANCELLED: return "cancelled";
     case OCT_ERR_NUMERIC: return "numeric";
+    case OCT_ERR_FULL: return "full";
     }
     return "unknown";
 }

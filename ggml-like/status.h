@@ -20,7 +20,8 @@ typedef enum oct_status {
     OCT_ERR_COMM = 7,        /* another rank failed or disagrees */
     OCT_ERR_DEVICE = 8,      /* an accelerator failed */
     OCT_ERR_CANCELLED = 9,   /* the caller's cancel flag was raised */
-    OCT_ERR_NUMERIC = 10     /* NaN or Inf where a number was due */
+    OCT_ERR_NUMERIC = 10,    /* NaN or Inf where a number was due */
+    OCT_ERR_FULL = 11        /* too little is left of a pool; less, or later, may fit */
 } oct_status;
 
 enum { OCT_ERROR_TEXT = 512 };

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "status.h"
+#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,16 +26,6 @@ OCT_API const char *oct_version(void); /* "0.1.0" */
 /* ---- model ---------------------------------------------------------------------------------- */
 
 typedef struct oct_model oct_model;
-
-/* How ranks divide a model. */
-typedef enum oct_shard_by {
-    OCT_SHARD_BY_SLICE,  /* every rank has its slices of every matrix */
-    OCT_SHARD_BY_EXPERT, /* every rank has whole experts; attention and vocabulary by slices */
-    /* The same, but every rank computes attention in full, with all of its weights and caches:
-     * nothing is exchanged there. For slow networks. */
-    OCT_SHARD_BY_SLICE_REPLICATED,
-    OCT_SHARD_BY_EXPERT_REPLICATED
-} oct_shard_by;
 
 typedef struct oct_model_info {
     int64_t n_layers, n_vocab, n_ctx, d_model, n_q_heads, n_kv_heads, head_dim, d_ff;
@@ -48,7 +39,7 @@ typedef struct oct_model_info {
     uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
-    oct_shard_by part_by;
+    oct_shard_layout part_by;
 } oct_model_info;
 
 /* Maps a file written by `octet convert`, or a part of one by `octet slice`, which only sessions of
@@ -57,16 +48,19 @@ OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **o
 OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
 OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
 
-/* Copies the weights into memory of the process, before any session is made: huge pages, every
- * slice on the NUMA node whose threads read it (bound before it is first touched). One pass over
- * the file. */
+/* Where the weights lie for sessions: in the mapped file, unless there is one of these. Made of a
+ * model, which stays as it is, for any number of sessions; freed after them and before it. */
+typedef struct oct_placement oct_placement;
+
+/* Copies the weights into memory of the process: huge pages, every slice on the NUMA node whose
+ * threads read it (bound before it is first touched). One pass over the file. */
 typedef struct oct_own_params {
     int n_threads;        /* as in oct_session_params; sessions should use the same */
     const char *topology; /* as there */
     /* on the calling thread; may be NULL */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *progress_ctx;
-    const volatile int *cancel; /* may be NULL */
+    const volatile int *cancel; /* as there */
 } oct_own_params;
 typedef struct oct_own_report {
     uint64_t bytes;
@@ -74,12 +68,15 @@ typedef struct oct_own_report {
     int64_t pages_sampled, pages_local; /* of a sample: where they should be; 0 on one node */
     int bind_errno;                     /* 0, or why the system refused to bind memory: a warning */
 } oct_own_report;
-OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_params *p,
-                                                oct_own_report *report, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_placement_own(const oct_model *m, const oct_own_params *p,
+                                                    oct_placement **out, oct_own_report *report,
+                                                    oct_error *err);
+OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NULL is fine */
 
-/* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
+/* Before any session or placement is made: unmaps what other ranks of size compute. This process
+ * maps and can touch its own part only; what needs more is refused from now on. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
-                                                      oct_shard_by by, oct_error *err);
+                                                      oct_shard_layout by, oct_error *err);
 
 /* ---- tokenizer ------------------------------------------------------------------------------ */
 
@@ -100,8 +97,6 @@ OCT_API const char *oct_token_bytes(const oct_model *m, int32_t id, size_t *n);
 
 typedef struct oct_session oct_session;
 
-typedef enum oct_kv { OCT_KV_CACHE_F16, OCT_KV_CACHE_BF16, OCT_KV_CACHE_F32 } oct_kv;
-
 /* What activations are rounded to before integer weights multiply them, prompts and generated
  * tokens alike: 16 bits in blocks of 512, the default; or 8 bits in blocks of 256: prompts up to
  * twice as fast, at the loss that the README states. */
@@ -115,17 +110,22 @@ typedef struct oct_session_params {
                        ranks, whose machines may differ */
     oct_act act;
     int n_threads; /* 0: one per physical core that this process may use */
-    oct_kv kv;
-    struct oct_comm *comm; /* NULL: one process; else of oct_comm_mpi_open, borrowed */
-    oct_shard_by shard;    /* how ranks divide the model */
+    oct_kv_type kv;
+    uint64_t kv_bytes;      /* size of the pool of keys and values, see "pages" below; 0: enough for
+                          n_seqs sequences of n_ctx positions. The same number on all ranks, of
+                          each rank's own memory */
+    struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
+    oct_shard_layout shard; /* how ranks divide the model */
     bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
     const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
                              another one, for planning: work is divided as there, none bound */
     const char *isa;      /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
-    bool blas;            /* f32 products of many rows through OpenBLAS: faster, other bits */
-    const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
-                                   NULL: never */
+    const oct_placement *placement; /* borrowed; NULL: the mapped file */
+    bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
+    /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
+     * a signal handler, or by another thread with an atomic store. NULL: never. */
+    const volatile int *cancel;
 } oct_session_params;
 
 /* params.chunk where it is 0 and the machine decides, $OCTET_ISA included: 512, or 2048 with
@@ -135,7 +135,7 @@ OCT_API int64_t oct_session_default_chunk(void);
 /* What a session takes, computed by the code that allocates it. Bytes. */
 typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
-    uint64_t kv;
+    uint64_t kv;      /* the pool; touched as its pages are first used */
     uint64_t buffers; /* activations, scratch */
     int n_threads;
     int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
@@ -164,8 +164,9 @@ typedef struct oct_batch {
 } oct_batch;
 
 /* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
- * anything is computed, except OCT_ERR_CANCELLED and OCT_ERR_NUMERIC (a NaN or Inf logit): then the
- * sequences hold what was appended by the chunks that finished. The bits of a row depend on the
+ * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED
+ * and OCT_ERR_NUMERIC (a NaN or Inf logit): then the sequences hold what was appended by the chunks
+ * that finished. The bits of a row depend on the
  * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
@@ -174,8 +175,31 @@ OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, f
  * that session is freed. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
-OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq);        /* tokens held */
-OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n); /* forget all after n */
+/* Pages. Keys and values lie in pages of 128 positions, taken from one pool when a sequence reaches
+ * them. Sequences share pages that hold the same tokens from the beginning on; where they part, the
+ * unfinished last page is copied when the next of them appends to it. Full pages that no sequence
+ * holds any more are kept for oct_session_reuse until the pool needs them, those unused for longest
+ * first. None of this changes a bit of any result. */
+OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
+/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. */
+OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n);
+/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_fork(oct_session *s, int32_t from, int32_t to,
+                                                   oct_error *err);
+/* The empty sequence seq gets the beginning of ids[n], n >= 1, as far as full pages hold it, but
+ * never all of it: the last token is left for oct_eval, whose logits are wanted. *held: tokens that
+ * seq has now, a multiple of 128, often 0. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_reuse(oct_session *s, int32_t seq, const int32_t *ids,
+                                                    int64_t n, int64_t *held, oct_error *err);
+
+typedef struct oct_kv_usage {
+    int64_t pages;          /* of the pool */
+    int64_t used, cached;   /* held by sequences; by none, but kept for reuse. The rest is free */
+    int64_t page_positions; /* 128 */
+    uint64_t page_bytes;    /* of one page on this rank, in all layers */
+    uint64_t copied;        /* pages copied so far */
+} oct_kv_usage;
+OCT_API void oct_session_get_kv(const oct_session *s, oct_kv_usage *usage);
 
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
@@ -190,20 +214,70 @@ OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
 
 /* ---- sampling ------------------------------------------------------------------------------- */
 
+typedef struct oct_logit_bias {
+    int32_t id;
+    float value;
+} oct_logit_bias;
+
+/* How to draw. A field that is 0 is off, but for temperature and top_p. Arrays are the caller's and
+ * only read; ids in them that are not of the vocabulary are ignored. */
 typedef struct oct_sampler {
-    float temperature; /* <= 0: greedy, the lowest id on ties; the rest does not matter then */
-    int32_t top_k;     /* 0: off */
-    float top_p;       /* >= 1: off; <= 0: one token is kept */
-    uint64_t rng;      /* state; start with any seed */
+    float temperature; /* <= 0: greedy, the lowest id on ties, after bias and penalties */
+    int32_t top_k;
+    float top_p;              /* >= 1: off; <= 0: one token is kept */
+    uint64_t rng;             /* state; start with any seed */
+    float min_p;              /* >= 1: only what is as likely as the likeliest is kept */
+    float repetition_penalty; /* 1 is off too */
+    float frequency_penalty;  /* negative: repetition is invited */
+    float presence_penalty;   /* the same */
+    const int32_t *history; /* [n_history] tokens that the penalties look back on: the text so far,
+                               or the end of it; to be set before every draw */
+    int64_t n_history;
+    const oct_logit_bias *bias; /* [n_bias] values finite, or -Inf to forbid a token; several for
+                                   one id add up */
+    int64_t n_bias;
 } oct_sampler;
 
-/* Draws from logits f32[n]: temperature, then top-k, then top-p (sort ascending, softmax, keep
- * every logit >= the first whose cumulative probability reaches 1 - top_p), then the softmax of
- * what is left. scratch: f32[2 n] of the caller. Returns -1 if a logit is NaN or all are -Inf. */
+/* Draws an id from logits f32[n]. In this order, each step on what the one before has left:
+ *
+ *   bias          logit += value, for each of bias (OpenAI's logit_bias)
+ *   penalties     for each id that is in history, count times:
+ *                     logit = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty
+ *                     logit -= frequency_penalty * count + presence_penalty
+ *                 the first is of Keskar et al. 2019 (CTRL), as in Transformers and llama.cpp; the
+ *                 second of the OpenAI API
+ *   temperature   logit / temperature
+ *   top-k         keeps the k largest logits, and all that equal the k-th
+ *   top-p         with those sorted ascending: keeps every logit >= the first whose cumulative
+ *                 probability, the softmax over them, reaches 1 - top_p
+ *   min-p         keeps what is at least min_p times as likely as the likeliest
+ *   the draw      from the softmax of what is left
+ *
+ * Transformers has the same order of the last four; llama.cpp divides by the temperature after the
+ * three cuts, unless told otherwise. The same logits, fields and rng give the same id on every
+ * machine; rng moves on by one step, and stays when the draw is greedy or fails. scratch: f32[2 n]
+ * of the caller. Returns -1 if a logit is NaN (also by adding Inf to -Inf) or all are -Inf, or, not
+ * greedy, one is +Inf. Thread-safe for different samplers and scratches. */
 OCT_API int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float *scratch);
 
-/* ln softmax(logits)[id], in double. */
+/* Log-probabilities are of the logits given: pass a model's own ones for what the OpenAI API calls
+ * logprobs, whatever bias, temperature or cuts the token was drawn with. Sums are in double. */
+
+/* ln sum exp(logits[i]), i < n, so that logits[id] - it is the log-probability of any id; NaN if a
+ * logit is NaN or +Inf or all are -Inf. */
+OCT_API double oct_log_sum_exp(const float *logits, int64_t n);
+/* ln softmax(logits)[id], NaN where oct_log_sum_exp is. */
 OCT_API double oct_logprob(const float *logits, int64_t n, int32_t id);
+
+typedef struct oct_token_logprob {
+    int32_t id;
+    double logprob;
+} oct_token_logprob;
+/* Writes the n_top likeliest tokens, the likeliest first and the lower id first on ties, to
+ * top[n_top] of the caller. Returns how many there are: those with logit -Inf are left out, and it
+ * is 0 if a logit is NaN. Meant for tens of tokens: the time grows with n_top squared. */
+OCT_API int64_t oct_top_logprobs(const float *logits, int64_t n, int64_t n_top,
+                                 oct_token_logprob *top);
 
 #ifdef __cplusplus
 }

@@ -56,13 +56,14 @@ fi
 # ---- headers: the public ones compile alone --------------------------------------------------------
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-for header in octet status convert; do
-    echo "#include <octet/$header.h>" >"$tmp/alone.c"
+for header in $OCT_TEST_HEADERS; do
+    header=${header##*/}
+    echo "#include <octet/$header>" >"$tmp/alone.c"
     cp "$tmp/alone.c" "$tmp/alone.cpp"
     gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$OCT_TEST_BUILD/include" \
-        -c "$tmp/alone.c" -o "$tmp/alone.o" || breach "$header.h does not compile alone as C11"
+        -c "$tmp/alone.c" -o "$tmp/alone.o" || breach "$header does not compile alone as C11"
     g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -I"$OCT_TEST_BUILD/include" \
-        -c "$tmp/alone.cpp" -o "$tmp/alone.o" || breach "$header.h does not compile alone as C++17"
+        -c "$tmp/alone.cpp" -o "$tmp/alone.o" || breach "$header does not compile alone as C++17"
 done
 
 # ---- what was built: names, calls, instructions ----------------------------------------------------
@@ -72,7 +73,7 @@ else
     shared="$OCT_TEST_BUILD/liboctet.so"
     [ -f "$shared" ] || breach "no $shared"
     each "exported by liboctet.so:" < <(nm -D --defined-only "$shared" | awk '$3 !~ /^oct_/ { print $3 }')
-    declared=$(sed -n 's/.*[ *]\(oct_[a-z_0-9]*\)(.*/\1/p' model/octet.h ggml-like/status.h |
+    declared=$(sed -n 's/.*[ *]\(oct_[a-z_0-9]*\)(.*/\1/p' $OCT_TEST_HEADERS |
         sort -u | grep -vxE 'oct_try_')
     each "exported but not declared in a public header:" < <(nm -D --defined-only "$shared" |
         awk '{ print $3 }' | grep -vxF "$declared")

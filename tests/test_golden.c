@@ -170,7 +170,7 @@ static figures compare(const char *what, const float *want, const float *got, in
 
 /* ---- parity -------------------------------------------------------------------------------- */
 
-static figures parity_act(const char *name, const char *isa, oct_kv kv, oct_act act)
+static figures parity_act(const char *name, const char *isa, oct_kv_type kv, oct_act act)
 {
     oct_model *m = open_model(name);
     oct_npy tokens = golden(name, "tokens", 'i', 4), want = golden(name, "logits", 'f', 4);
@@ -188,7 +188,7 @@ static figures parity_act(const char *name, const char *isa, oct_kv kv, oct_act 
     return f;
 }
 
-static figures parity(const char *name, const char *isa, oct_kv kv)
+static figures parity(const char *name, const char *isa, oct_kv_type kv)
 {
     return parity_act(name, isa, kv, OCT_ACT_I16);
 }
@@ -199,7 +199,7 @@ static void test_reference(void **state)
     (void)state;
     static const char *const models[] = {"tiny-grok", "odd", "dense"};
     for (int i = 0; i < 3; i++) {
-        figures f = parity(models[i], "ref", OCT_KV_CACHE_F32);
+        figures f = parity(models[i], "ref", OCT_KV_F32);
         assert_true(f.max_diff <= 2e-4);
         assert_true(f.agree == 1);
     }
@@ -214,15 +214,15 @@ static void test_fast_rows(void **state)
     for (int i = 0; i < N_FAST; i++) {
         if (!have_row(m, fast_rows[i]))
             continue;
-        figures f = parity("tiny-grok", fast_rows[i], OCT_KV_CACHE_F16);
+        figures f = parity("tiny-grok", fast_rows[i], OCT_KV_F16);
         assert_true(f.median_kl <= 1e-6);
         assert_true(f.mean_kl <= 1e-5);
         assert_true(f.agree >= 0.996);
-        f = parity("dense", fast_rows[i], OCT_KV_CACHE_F16);
+        f = parity("dense", fast_rows[i], OCT_KV_F16);
         assert_true(f.median_kl <= 1e-6);
         assert_true(f.mean_kl <= 1e-5);
         assert_true(f.agree >= 0.98);
-        f = parity("odd", fast_rows[i], OCT_KV_CACHE_F16);
+        f = parity("odd", fast_rows[i], OCT_KV_F16);
         assert_true(f.median_kl <= 1e-6);
         assert_true(f.agree >= 0.97);
     }
@@ -239,9 +239,9 @@ static void test_cache_types(void **state)
     for (int i = 0; i < N_FAST; i++) {
         if (!have_row(m, fast_rows[i]))
             continue;
-        figures f = parity("tiny-grok", fast_rows[i], OCT_KV_CACHE_F32);
+        figures f = parity("tiny-grok", fast_rows[i], OCT_KV_F32);
         assert_true(f.median_kl <= 2e-8 && f.agree >= 0.99);
-        f = parity("tiny-grok", fast_rows[i], OCT_KV_CACHE_BF16);
+        f = parity("tiny-grok", fast_rows[i], OCT_KV_BF16);
         assert_true(f.median_kl <= 2e-5 && f.agree >= 0.98);
     }
     oct_model_close(m);
@@ -322,12 +322,12 @@ static void test_act_i8(void **state)
     for (int i = 0; i < N_FAST; i++) {
         if (!have_row(m, fast_rows[i]))
             continue;
-        figures f = parity_act("tiny-grok", fast_rows[i], OCT_KV_CACHE_F16, OCT_ACT_I8);
+        figures f = parity_act("tiny-grok", fast_rows[i], OCT_KV_F16, OCT_ACT_I8);
         assert_true(f.median_kl > 1e-5); /* the mode is on */
         assert_true(f.median_kl <= 3e-4 && f.mean_kl <= 2e-3 && f.agree >= 0.97);
-        f = parity_act("dense", fast_rows[i], OCT_KV_CACHE_F16, OCT_ACT_I8);
+        f = parity_act("dense", fast_rows[i], OCT_KV_F16, OCT_ACT_I8);
         assert_true(f.median_kl <= 1e-4 && f.mean_kl <= 1e-4 && f.agree >= 0.97);
-        f = parity_act("odd", fast_rows[i], OCT_KV_CACHE_F16, OCT_ACT_I8);
+        f = parity_act("odd", fast_rows[i], OCT_KV_F16, OCT_ACT_I8);
         assert_true(f.median_kl <= 4e-3 && f.agree >= 0.75);
     }
     oct_model_close(m);
@@ -364,13 +364,13 @@ static void test_long(void **state)
     oct_npy tokens = golden("tiny-grok", "long_tokens", 'i', 4);
     oct_npy want = golden("tiny-grok", "long_logits_last8", 'f', 4);
     int64_t V = want.shape[2];
-    oct_session_params p = {.isa = "ref", .kv = OCT_KV_CACHE_F32};
+    oct_session_params p = {.isa = "ref", .kv = OCT_KV_F32};
     float *got = eval_long(m, &p, &tokens);
     figures f = compare("long, ref", want.data, got, 8, V);
     assert_true(f.max_diff <= 2e-4 && f.agree == 1);
     free(got);
-    for (int kv = OCT_KV_CACHE_F16; kv <= OCT_KV_CACHE_F32; kv++) {
-        p = (oct_session_params){.kv = (oct_kv)kv};
+    for (int kv = OCT_KV_F16; kv <= OCT_KV_F32; kv++) {
+        p = (oct_session_params){.kv = (oct_kv_type)kv};
         got = eval_long(m, &p, &tokens);
         f = compare(names[kv], want.data, got, 8, V);
         assert_true(f.median_kl <= 1e-4 && f.agree == 1);
@@ -582,13 +582,13 @@ static void test_bits_long(void **state)
     oct_model *m = open_model("tiny-grok");
     oct_npy tokens = golden("tiny-grok", "long_tokens", 'i', 4);
     int64_t n = 8 * oct_model_get_info(m)->n_vocab;
-    for (int kv = OCT_KV_CACHE_F16; kv <= OCT_KV_CACHE_F32; kv++) {
-        oct_session_params p = {.n_threads = 1, .chunk = 512, .kv = (oct_kv)kv};
+    for (int kv = OCT_KV_F16; kv <= OCT_KV_F32; kv++) {
+        oct_session_params p = {.n_threads = 1, .chunk = 512, .kv = (oct_kv_type)kv};
         float *first = eval_long(m, &p, &tokens);
         for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
             char what[128];
             p = cuts[i];
-            p.kv = (oct_kv)kv;
+            p.kv = (oct_kv_type)kv;
             float *got = eval_long(m, &p, &tokens);
             snprintf(what, sizeof(what), "long, cache type %d, %d threads, chunk %d", kv,
                      p.n_threads, p.chunk ? (int)p.chunk : 512);

@@ -25,14 +25,15 @@ static void check_folds(const job *j)
     const oct_model_info *i = oct_model_get_info(j->model);
     int64_t half = j->T / 2, rest = j->T - half, chunk = j->params.chunk;
     int64_t chunks = j->B * ((half + chunk - 1) / chunk + 2 * ((rest + chunk - 1) / chunk));
-    oct_shard_by by = j->params.shard;
-    bool replicated = by == OCT_SHARD_BY_SLICE_REPLICATED || by == OCT_SHARD_BY_EXPERT_REPLICATED;
-    bool whole = by == OCT_SHARD_BY_EXPERT || by == OCT_SHARD_BY_EXPERT_REPLICATED;
+    oct_shard_layout by = j->params.shard;
+    bool replicated = by == OCT_SHARD_SLICE_REPLICATED || by == OCT_SHARD_EXPERT_REPLICATED;
+    bool whole = by == OCT_SHARD_EXPERT || by == OCT_SHARD_EXPERT_REPLICATED;
     bool sum = whole && i->n_experts > 1 && i->n_experts_used <= 2;
     int64_t vectors = (sum ? 1 : i->n_experts_used) + (replicated ? 0 : 1);
-    assert_int_equal(j->hub.folds, chunks * (1 + i->n_layers * (replicated ? 1 : 2)));
-    assert_int_equal(j->hub.floats,
-                     j->B * (half + 2 * rest) * i->d_model * (1 + i->n_layers * vectors));
+    int64_t folds = chunks * (1 + i->n_layers * (replicated ? 1 : 2));
+    assert_int_equal(j->hub.folds, folds);
+    assert_int_equal(j->hub.floats, /* and a word of each fold: who has been cancelled */
+                     j->B * (half + 2 * rest) * i->d_model * (1 + i->n_layers * vectors) + folds);
 }
 
 static void check_model(const char *name, const char *isa)
@@ -58,7 +59,7 @@ static void check_model(const char *name, const char *isa)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             job many = one;
             many.n_ranks = ranks;
-            many.params.shard = (oct_shard_by)by;
+            many.params.shard = (oct_shard_layout)by;
             float *got = run_job(&many);
             bool same = memcmp(want, got, bytes) == 0;
             printf("  %s, %s, %d ranks by %s: %s, %lld folds\n", name, isa, ranks,
@@ -97,7 +98,7 @@ static void test_domains(void **state)
     for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
         job many = one;
         many.n_ranks = 2;
-        many.params.shard = (oct_shard_by)by;
+        many.params.shard = (oct_shard_layout)by;
         many.params.topology = "numa:2 core:2 pu:1";
         many.params.n_threads = 4;
         float *got = run_job(&many);
@@ -118,9 +119,7 @@ static void test_six_slices(void **state)
     oct_error err = {0};
     oct_model *m;
     char path[64];
-    oct_grok_config c = oct_hparams_grok1();
-    c.n_layers = 2;
-    c.n_vocab = 130;
+    oct_grok_config c = oct_grok1_config(2, 130);
     c.n_ctx = 64;
     c.d_model = 96;
     c.n_q_heads = 12;
@@ -143,7 +142,7 @@ static void test_six_slices(void **state)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             job many = one;
             many.n_ranks = ranks;
-            many.params.shard = (oct_shard_by)by;
+            many.params.shard = (oct_shard_layout)by;
             many.params.topology = "numa:2 core:1 pu:1";
             many.params.n_threads = 2;
             float *got = run_job(&many);
@@ -166,7 +165,7 @@ static void test_routers(void **state)
     oct_model *m, *other;
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &other, &err), OCT_OK);
-    oct_tensor *router = &other->layers[LAYER].router;
+    oct_plain *router = &other->layers[LAYER].router;
     const float *right = router->data;
     float *wrong = malloc((size_t)(router->rows * router->cols) * sizeof *wrong);
     for (int64_t i = 0; i < router->rows * router->cols; i++)

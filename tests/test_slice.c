@@ -43,7 +43,7 @@ static int remove_dir(void **state)
     return rmdir(dir); /* fails if a temporary file was left */
 }
 
-static oct_slice_report cut(const char *model, int rank, int size, oct_shard_by by)
+static oct_slice_report cut(const char *model, int rank, int size, oct_shard_layout by)
 {
     oct_error err = {0};
     oct_slice_report report;
@@ -81,11 +81,13 @@ static uint64_t mapped(const char *path)
 /* ---- the bits of one process ---------------------------------------------------------------- */
 
 /* Even ranks use the whole file if mixed; of the others, the second has its part in memory. */
-static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed, const float *want)
+static void check_job(const char *model, int ranks, oct_shard_layout by, bool mixed,
+                      const float *want)
 {
     oct_error err = {0};
     oct_model *m[MAX_RANKS];
     oct_own_report own;
+    oct_placement *owned = NULL;
     uint64_t bytes = 0;
     for (int r = 0; r < ranks; r++) {
         bool whole = mixed && r % 2 == 0;
@@ -101,12 +103,13 @@ static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed,
                      i->file_bytes);
     }
     if (ranks == 2)
-        assert_int_equal(oct_model_own(m[1], &(oct_own_params){.n_threads = 2}, &own, &err),
-                         OCT_OK);
+        assert_int_equal(
+            oct_placement_own(m[1], &(oct_own_params){.n_threads = 2}, &owned, &own, &err), OCT_OK);
     assert_true(mixed || mapped(model) == 0);
     job j = {.model = m[0],
              .parts = m,
              .params = {.n_threads = 1, .shard = by},
+             .placement = {NULL, owned},
              .tokens = tokens,
              .B = 1,
              .T = 12,
@@ -115,6 +118,7 @@ static void check_job(const char *model, int ranks, oct_shard_by by, bool mixed,
     assert_memory_equal(want, got,
                         (size_t)(12 * oct_model_get_info(m[0])->n_vocab) * sizeof(float));
     free(got);
+    oct_placement_free(owned);
     for (int r = 0; r < ranks; r++)
         oct_model_close(m[r]);
     printf("  %s, %d ranks by %s%s: same bits, %" PRIu64 " bytes of parts\n",
@@ -131,9 +135,9 @@ static void check_model(const char *model)
     oct_model_close(m);
     for (int ranks = 2; ranks <= 8; ranks *= 2)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++)
-            check_job(model, ranks, (oct_shard_by)by, false, want);
-    check_job(model, 4, OCT_SHARD_BY_SLICE, true, want);
-    check_job(model, 4, OCT_SHARD_BY_EXPERT_REPLICATED, true, want);
+            check_job(model, ranks, (oct_shard_layout)by, false, want);
+    check_job(model, 4, OCT_SHARD_SLICE, true, want);
+    check_job(model, 4, OCT_SHARD_EXPERT_REPLICATED, true, want);
     free(want);
 }
 
@@ -160,24 +164,24 @@ static void test_other_ranks(void **state)
     (void)state;
     static const struct {
         int rank, size;
-        oct_shard_by by;
+        oct_shard_layout by;
         const char *words;
     } wrong[] = {
-        {0, 1, OCT_SHARD_BY_EXPERT, "rank 1 of 4 by expert, asked for is the whole model"},
-        {2, 4, OCT_SHARD_BY_EXPERT, "asked for is rank 2 of 4 by expert"},
-        {1, 4, OCT_SHARD_BY_SLICE, "asked for is rank 1 of 4 by slice"},
-        {1, 8, OCT_SHARD_BY_EXPERT, "asked for is rank 1 of 8 by expert"},
-        {1, 4, OCT_SHARD_BY_EXPERT_REPLICATED,
+        {0, 1, OCT_SHARD_EXPERT, "rank 1 of 4 by expert, asked for is the whole model"},
+        {2, 4, OCT_SHARD_EXPERT, "asked for is rank 2 of 4 by expert"},
+        {1, 4, OCT_SHARD_SLICE, "asked for is rank 1 of 4 by slice"},
+        {1, 8, OCT_SHARD_EXPERT, "asked for is rank 1 of 8 by expert"},
+        {1, 4, OCT_SHARD_EXPERT_REPLICATED,
          "rank 1 of 4 by expert, asked for is rank 1 of 4 by expert with attention replicated"},
     };
     oct_error err = {0};
-    cut(MODEL("dense"), 1, 4, OCT_SHARD_BY_EXPERT);
+    cut(MODEL("dense"), 1, 4, OCT_SHARD_EXPERT);
     oct_model *m = open_model(part_path(1));
     for (size_t i = 0; i <= sizeof wrong / sizeof *wrong; i++) {
         bool right = i == sizeof wrong / sizeof *wrong;
         oct_comm comm = {.rank = right ? 1 : wrong[i].rank, .size = right ? 4 : wrong[i].size};
         const oct_session_params p = {.comm = &comm,
-                                      .shard = right ? OCT_SHARD_BY_EXPERT : wrong[i].by};
+                                      .shard = right ? OCT_SHARD_EXPERT : wrong[i].by};
         oct_session_need need;
         oct_session *s;
         if (right) {
@@ -259,7 +263,7 @@ static void test_damage(void **state)
     oct_error err;
     oct_gguf *g;
     size_t n;
-    int64_t n_runs = cut(MODEL("dense"), 3, 4, OCT_SHARD_BY_SLICE).n_runs;
+    int64_t n_runs = cut(MODEL("dense"), 3, 4, OCT_SHARD_SLICE).n_runs;
     uint8_t *b = read_file(part_path(3), &n);
     assert_int_equal(look(b, n, &err), OCT_OK);
     size_t table = n - FOOTER - (size_t)n_runs * RUN;
@@ -298,7 +302,7 @@ static void test_lies(void **state)
     oct_error err = {0};
     oct_gguf *g;
     size_t n, n_table;
-    cut(MODEL("dense"), 3, 4, OCT_SHARD_BY_SLICE);
+    cut(MODEL("dense"), 3, 4, OCT_SHARD_SLICE);
     uint8_t *b = read_file(part_path(3), &n);
     assert_int_equal(oct_gguf_open(part_path(3), &g, &err), OCT_OK);
     for (int lie = 0; lie < 14; lie++) {
@@ -350,15 +354,15 @@ static void test_numbers(void **state)
 {
     (void)state;
     static const uint32_t numbers[OCT_SHARD_LAYOUTS] = {
-        [OCT_SHARD_BY_EXPERT] = 0,
-        [OCT_SHARD_BY_SLICE] = 1,
-        [OCT_SHARD_BY_EXPERT_REPLICATED] = 2,
-        [OCT_SHARD_BY_SLICE_REPLICATED] = 3,
+        [OCT_SHARD_EXPERT] = 0,
+        [OCT_SHARD_SLICE] = 1,
+        [OCT_SHARD_EXPERT_REPLICATED] = 2,
+        [OCT_SHARD_SLICE_REPLICATED] = 3,
     };
     for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
         size_t n;
         uint32_t found;
-        cut(MODEL("dense"), 3, 4, (oct_shard_by)by);
+        cut(MODEL("dense"), 3, 4, (oct_shard_layout)by);
         uint8_t *b = read_file(part_path(3), &n);
         memcpy(&found, b + n - 48 + 8, sizeof found);
         assert_int_equal(found, numbers[by]);

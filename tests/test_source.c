@@ -14,7 +14,7 @@
 #include "f16.h"
 #include "hparams.h"
 
-/* ---- a source in memory ---------------------------------------------------------------------- */
+/* ---- a source in memory --------------------------------------------------------------------- */
 
 typedef struct memory_source {
     oct_source base;
@@ -230,7 +230,7 @@ static void test_position(void **state)
     rig_free(&d);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* For any number of threads, all of their working memory together; 0: the model is refused. */
 static void check_memory(const oct_grok_config *config, mk_kind kind, bool refused)
@@ -297,7 +297,7 @@ static void test_memory(void **state)
     check_memory(&c, MK_F32, true);
 }
 
-/* ---- paths ----------------------------------------------------------------------------------- */
+/* ---- paths ---------------------------------------------------------------------------------- */
 
 static void refused(const char *path, oct_status status, const char *one, const char *two)
 {

@@ -34,7 +34,7 @@ static void test_errors(void **state)
     (void)oct_fail(&err, OCT_ERR_IO, "%s", longer);
     assert_int_equal(strlen(err.text), OCT_ERROR_TEXT - 1);
     assert_string_equal(err.text + OCT_ERROR_TEXT - 4, "x??");
-    for (int i = 0; i <= OCT_ERR_NUMERIC; i++)
+    for (int i = 0; i <= OCT_ERR_FULL; i++)
         assert_string_not_equal(oct_status_name((oct_status)i), "unknown");
 }
 

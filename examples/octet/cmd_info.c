@@ -243,7 +243,7 @@ static json_t *part_of(const oct_model_info *info)
     if (info->part_size == 0)
         return json_null();
     return json_pack("{s:i, s:i, s:s}", "rank", info->part_rank, "ranks", info->part_size, "shard",
-                     oct_shard_name((oct_shard_layout)info->part_by));
+                     oct_shard_name(info->part_by));
 }
 
 static oct_status gather_file(const info_state *r, const oct_model *m, json_t *all, oct_error *err)

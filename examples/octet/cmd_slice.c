@@ -99,7 +99,7 @@ int oct_cmd_slice(int argc, char **argv)
         return oct_cli_fail(&err);
     char a[24], b[24];
     fprintf(stderr, "%s -> %s: rank %s by %s, %s of %s, verified\n", r.params.model, r.params.out,
-            r.rank, oct_shard_name((oct_shard_layout)r.params.by), oct_cli_bytes(report.bytes, a),
+            r.rank, oct_shard_name(r.params.by), oct_cli_bytes(report.bytes, a),
             oct_cli_bytes(report.whole_bytes, b));
     return OCT_EXIT_OK;
 }

@@ -149,18 +149,18 @@ void oct_memory_have(const char *root, oct_memory *m)
 
 /* ---- what is needed ------------------------------------------------------------------------- */
 
-oct_shard_by oct_cli_shard(bool by_expert, bool replicate_attention)
+oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention)
 {
     if (replicate_attention)
-        return by_expert ? OCT_SHARD_BY_EXPERT_REPLICATED : OCT_SHARD_BY_SLICE_REPLICATED;
-    return by_expert ? OCT_SHARD_BY_EXPERT : OCT_SHARD_BY_SLICE;
+        return by_expert ? OCT_SHARD_EXPERT_REPLICATED : OCT_SHARD_SLICE_REPLICATED;
+    return by_expert ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE;
 }
 
 unsigned oct_cli_shards(const oct_cli_session *o)
 {
     const unsigned replicated =
-                       1u << OCT_SHARD_BY_SLICE_REPLICATED | 1u << OCT_SHARD_BY_EXPERT_REPLICATED,
-                   divided = 1u << OCT_SHARD_BY_SLICE | 1u << OCT_SHARD_BY_EXPERT;
+                       1u << OCT_SHARD_SLICE_REPLICATED | 1u << OCT_SHARD_EXPERT_REPLICATED,
+                   divided = 1u << OCT_SHARD_SLICE | 1u << OCT_SHARD_EXPERT;
     if (o->shard != OCT_CLI_SHARD_AUTO)
         return 1u << oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
     return o->replicate_attention ? replicated : replicated | divided;
@@ -176,7 +176,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     if (p->chunk / n_seqs > n_ctx) /* no more rows than positions */
         p->chunk = n_ctx * n_seqs;
     p->n_threads = (int)o->n_threads;
-    p->kv = (oct_kv)o->kv;
+    p->kv = (oct_kv_type)o->kv;
     p->act = (oct_act)o->act;
     p->blas = o->blas;
     p->shard = oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);

@@ -20,7 +20,7 @@ void oct_memory_have(const char *root, oct_memory *m);
 typedef struct oct_cli_session {
     const char *model;
     int64_t n_ctx, n_threads, chunk; /* 0: not given */
-    int kv;                          /* oct_kv */
+    int kv;                          /* oct_kv_type */
     int act;                         /* oct_act */
     bool blas, dry_run, force;
     int shard; /* OCT_CLI_SHARD_... */
@@ -67,8 +67,8 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
 /* A file in a memory file system is in memory already; what is available does not count it. */
 bool oct_cli_in_memory(const char *path);
 
-oct_shard_by oct_cli_shard(bool by_expert, bool replicate_attention);
-/* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_by k. */
+oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention);
+/* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_layout k. */
 unsigned oct_cli_shards(const oct_cli_session *o);
 
 /* Session parameters from options. */

@@ -37,8 +37,9 @@ typedef struct made {
 static oct_comm *job; /* NULL: one process */
 static bool over;     /* all ranks know that the job has ended */
 static bool settled;  /* the layout: later sessions keep it, what it leaves out is unmapped */
+static oct_placement *owned; /* of one process: where the weights lie; NULL: in the file */
 /* Of the last session. */
-static oct_shard_by layout;
+static oct_shard_layout layout;
 static oct_rank_pace pace;
 static oct_comm_stats since;
 
@@ -74,15 +75,15 @@ static oct_status join(oct_error *err)
     return open(say, NULL, &job, err);
 }
 
-/* Layouts, bit k for oct_shard_by k: those that are allowed and possible, and those of them that
- * all hosts have memory for. */
+/* Layouts, bit k for oct_shard_layout k: those that are allowed and possible, and those of them
+ * that all hosts have memory for. */
 typedef struct layouts {
     uint32_t can, fit;
 } layouts;
 
 /* Rank 0: the layout that is predicted to be fastest, of those that all ranks can use. */
-static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int n_threads,
-                            layouts all)
+static oct_shard_layout fastest(const oct_model *m, const oct_session_params *p, int n_threads,
+                                layouts all)
 {
     const int64_t d_model = oct_model_get_info(m)->d_model;
     const uint32_t from = all.fit ? all.fit : all.can & -all.can; /* the first: it needs least */
@@ -93,7 +94,7 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
         if (!(all.can >> k & 1))
             continue;
         /* on average caches are half full */
-        double seconds = oct_rank_predict(m, job->size, (oct_shard_by)k, p->n_ctx / 2,
+        double seconds = oct_rank_predict(m, job->size, (oct_shard_layout)k, p->n_ctx / 2,
                                           oct_kv_elem_bytes(p->kv), &pace);
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
                       1e3 * seconds, oct_shard_name((oct_shard_layout)k),
@@ -110,7 +111,7 @@ static oct_shard_by fastest(const oct_model *m, const oct_session_params *p, int
                 oct_shard_name((oct_shard_layout)best), list, n_threads, pace.read / 1e9,
                 (long long)d_model, job->shared_memory ? " through shared memory" : "",
                 1e6 * (pace.latency + (double)d_model * pace.per_float));
-    return (oct_shard_by)best;
+    return (oct_shard_layout)best;
 }
 
 /* The weights need no memory of their own. */
@@ -122,7 +123,7 @@ static bool resident(const open_order *o)
 
 /* Measures what the ranks can do; *by is the layout that all take. */
 static oct_status choose_layout(const open_order *o, const oct_model *m, const oct_error *opened,
-                                oct_shard_by *by, oct_error *err)
+                                oct_shard_layout *by, oct_error *err)
 {
     const oct_model_info *i = m ? oct_model_get_info(m) : NULL;
     oct_session_params p = o->params;
@@ -140,7 +141,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
         bool can = true;
         if (!(o->shards >> k & 1))
             continue;
-        p.shard = (oct_shard_by)k;
+        p.shard = (oct_shard_layout)k;
         if (m)
             oct_rank_report_self(m, &p, opened, resident(o), &r);
         if (m && r.status == OCT_OK) {
@@ -161,7 +162,7 @@ static oct_status choose_layout(const open_order *o, const oct_model *m, const o
     if (job->rank == 0 && found.can)
         chosen = (int32_t)fastest(m, &p, n_threads, found);
     OCT_TRY(job->broadcast(job, &chosen, sizeof chosen, err));
-    layout = *by = (oct_shard_by)chosen;
+    layout = *by = (oct_shard_layout)chosen;
     return OCT_OK;
 }
 
@@ -249,6 +250,11 @@ static oct_status absolute(const char *pattern, char path[PATH_MAX], oct_error *
     return n < PATH_MAX ? OCT_OK : oct_fail(err, OCT_ERR_ARG, "%s: name too long", pattern);
 }
 
+const oct_placement *oct_ranks_placement(void)
+{
+    return owned;
+}
+
 static void show_loading(void *ctx, uint64_t done, uint64_t total)
 {
     (void)total;
@@ -260,6 +266,8 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
                                 oct_error *err)
 {
     oct_session_need need;
+    if (owned)
+        return OCT_OK;
     OCT_TRY(oct_session_estimate(m, p, &need, err));
     if (o->weights == OCT_CLI_WEIGHTS_MAPPED ||
         (o->weights == OCT_CLI_WEIGHTS_AUTO && need.n_domains < 2))
@@ -272,7 +280,7 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
                                 .progress_ctx = &progress,
                                 .cancel = p->cancel};
     oct_progress_start(&progress, "loading", need.weights);
-    oct_status s = oct_model_own(m, &own, &r, err);
+    oct_status s = oct_placement_own(m, &own, &owned, &r, err);
     oct_progress_end(&progress, s == OCT_OK);
     if (s == OCT_OK && r.bind_errno)
         oct_cli_warning(
@@ -289,7 +297,9 @@ oct_status oct_ranks_session_new(const oct_cli_session *options, oct_model *m,
 {
     if (!job) {
         OCT_TRY(place_weights(options, m, p, err));
-        return oct_session_new(m, p, s, err);
+        oct_session_params here = *p;
+        here.placement = owned;
+        return oct_session_new(m, &here, s, err);
     }
     open_order o = {.what = ORDER_OPEN,
                     .shards = settled ? 1u << layout : oct_cli_shards(options),
@@ -412,7 +422,7 @@ const oct_rank_pace *oct_ranks_pace(void)
     return &pace;
 }
 
-oct_shard_by oct_ranks_layout(oct_shard_by by)
+oct_shard_layout oct_ranks_layout(oct_shard_layout by)
 {
     return job ? layout : by;
 }

@@ -27,7 +27,7 @@ OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_mo
                                                 oct_error *err);
 
 /* The layout of the last session; by if there is one process. */
-oct_shard_by oct_ranks_layout(oct_shard_by by);
+oct_shard_layout oct_ranks_layout(oct_shard_layout by);
 
 /* What the ranks could do when the last session was made. */
 const struct oct_rank_pace *oct_ranks_pace(void);
@@ -43,5 +43,8 @@ void oct_ranks_print(const oct_model *m, oct_session *s, double token_seconds);
 
 /* Rank 0, at the end: lets the others end too. */
 void oct_ranks_end(void);
+
+/* Where oct_ranks_session_new has put the weights; NULL: they are used from the file. */
+const oct_placement *oct_ranks_placement(void);
 
 #endif

@@ -54,7 +54,7 @@ OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_t
 
 /* Seconds for a token of one sequence behind `depth` others (predict.h), with kv_elem bytes
  * for an element of the KV cache; infinite if such ranks cannot share the model. */
-double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
+double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_layout by, int64_t depth,
                         int64_t kv_elem, const oct_rank_pace *pace);
 
 /* Where the time of some work went, seconds on this rank: its own computing; its messages, had
@@ -70,7 +70,7 @@ oct_rank_time oct_rank_divide(double seconds, const oct_comm_stats *from, const 
 /* Rank 0: where the time of a session went, some lines on stderr. since: of the communicator when
  * the session was made. token_seconds: from one generated token to the next, 0: there were none. */
 void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_model *m,
-                           oct_session *s, oct_shard_by by, const oct_rank_pace *pace,
+                           oct_session *s, oct_shard_layout by, const oct_rank_pace *pace,
                            double token_seconds);
 
 #endif

@@ -122,13 +122,12 @@ static oct_network network_of(const oct_rank_pace *pace, int n_ranks)
                          pace->per_float / sizeof(float) * n / (2 * fmax(1, n - 1))};
 }
 
-double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_by by, int64_t depth,
+double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_layout by, int64_t depth,
                         int64_t kv_elem, const oct_rank_pace *pace)
 {
     oct_shard s;
     const oct_network net = network_of(pace, n_ranks);
-    if (oct_shard_make((oct_shard_layout)by, 0, n_ranks, m->config.n_slices, m->config.n_experts,
-                       &s))
+    if (oct_shard_make(by, 0, n_ranks, m->config.n_slices, m->config.n_experts, &s))
         return INFINITY;
     oct_token_cost cost =
         oct_predict_token(&m->config, &m->layouts, &s, (double)depth, kv_elem, &net);

@@ -12,7 +12,7 @@ typedef struct report {
     const oct_model *model;
     oct_session *session;
     const oct_phase_time *phase; /* [OCT_PHASES] */
-    oct_shard_by by;
+    oct_shard_layout by;
     const oct_rank_pace *pace;
     int64_t kv_elem;
 } report;
@@ -86,9 +86,7 @@ static void print_ranks(const report *r, oct_phase phase)
         oct_shard s;
         fprintf(stderr, "%s %d: compute %.3f ms", k ? ";" : "", k,
                 1e3 * all[k * OCT_PHASES + phase] / (double)r->phase[phase].tokens);
-        if (rows == 0 ||
-            oct_shard_make((oct_shard_layout)r->by, k, r->comm->size, i->n_slices, i->n_experts,
-                           &s) ||
+        if (rows == 0 || oct_shard_make(r->by, k, r->comm->size, i->n_slices, i->n_experts, &s) ||
             !s.whole_experts)
             continue;
         uint64_t mine = 0;
@@ -114,7 +112,7 @@ static void print_prediction(const report *r, double between)
 }
 
 void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_model *m,
-                           oct_session *s, oct_shard_by by, const oct_rank_pace *pace,
+                           oct_session *s, oct_shard_layout by, const oct_rank_pace *pace,
                            double token_seconds)
 {
     oct_session_parts parts;
@@ -127,7 +125,7 @@ void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_m
         between = fmax(0, 1e3 * (token_seconds - t->all.seconds / (double)t->tokens));
     fprintf(
         stderr, "%-9s %d by %s; per token %s sent in %.1f rounds by rank 0\n", "ranks", c->size,
-        oct_shard_name((oct_shard_layout)by),
+        oct_shard_name(by),
         oct_cli_bytes((uint64_t)((double)(c->stats.bytes_sent - since->bytes_sent) / tokens), b),
         (double)(c->stats.rounds - since->rounds) / tokens);
     if (prompt->tokens > 0)

@@ -22,7 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "q8.h"
+#include "act.h"
+#include "types.h"
 
 typedef enum oct_isa {
     OCT_ISA_REF,
@@ -32,14 +33,12 @@ typedef enum oct_isa {
     OCT_ISA_COUNT
 } oct_isa;
 
-typedef enum oct_kv_type { OCT_KV_F16, OCT_KV_BF16, OCT_KV_F32 } oct_kv_type;
-
 enum {
     OCT_KV_LANES = 16,   /* positions stored side by side in the K cache */
     OCT_ATTN_BLOCK = 128 /* positions whose sums are formed from zero before they are folded */
 };
 
-/* Panels times n_rows activation rows: y[p][r][lane] as defined in q8.h, overwritten.
+/* Panels times n_rows activation rows: y[p][r][lane] as defined in weight.h, overwritten.
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
@@ -82,6 +81,7 @@ static inline oct_linear_args oct_linear_panel(const oct_linear_args *a, int64_t
 typedef struct oct_attn_args {
     const float *q; /* [n_heads][head_dim], rotated */
     const void *k, *v;
+    const void *next_k; /* of the next call, to be fetched meanwhile; NULL: not known */
     oct_kv_type type;
     int64_t n_heads, head_dim, v_stride, n_pos;
     float scale, cap;
@@ -102,7 +102,11 @@ typedef struct oct_dot_args {
 } oct_dot_args;
 
 typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
+/* Each weight type has its own. */
 typedef void oct_k_linear_fn(const oct_linear_args *a);
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) \
+    typedef oct_k_linear_fn oct_k_linear_##name##_fn;
+#include "weight_types.inc"
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
@@ -134,6 +138,16 @@ typedef struct oct_kernels {
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;
+
+/* The product with weights of a type. */
+static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weight_type type)
+{
+    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) [OCT_WEIGHT_##NAME] = k->linear_##name,
+#include "weight_types.inc"
+    };
+    return of[type];
+}
 
 /* The rows, lowest first. */
 extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
@@ -167,6 +181,10 @@ void oct_isa_names(char out[OCT_ISA_NAMES]);
  * vector versions are the same operations, lane by lane). The largest errors that are stated here
  * are tested. NaN gives NaN. The steps are in oct_math.h. */
 float oct_expf(float x); /* <= 3 ulp on [-87, 88]; 0 below, Inf above */
+/* w[i] = oct_expf((x[i] - max) / temperature), the same bits; no x above max, temperature > 0. */
+void oct_softmax_weights(const float *x, int64_t n, float max, float temperature, float *w);
+/* sum of exp(x[i] - max), no x above max, in double and 8 lanes; relative error < 1e-13. */
+double oct_exp_sum(const float *x, int64_t n, float max);
 /* exp(cap tanh(x / 2) - cap), cap in (0, 40]; relative error <= 2^-16. */
 float oct_softcap_expf(float x, float cap);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */

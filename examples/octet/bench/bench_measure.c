@@ -30,8 +30,8 @@ static oct_status find_spans(oct_bench_rig *r, oct_error *err)
                         (long long)r->n_spans);
     for (int64_t i = 0; i < r->n_spans; i++) {
         const oct_grok_layer *w = &m->layers[i / (2 * e)];
-        const oct_tensor *t = i / e % 2 ? &w->down : &w->gate_up;
-        size_t bytes = t->q8->unit_stride * (size_t)t->q8->n_slices;
+        const oct_weight *t = i / e % 2 ? &w->down : &w->gate_up;
+        size_t bytes = t->layout.unit_stride * (size_t)t->layout.n_slices;
         r->spans[i] = (oct_probe_span){(const char *)t->data + (size_t)(i % e) * bytes, bytes};
     }
     return OCT_OK;
@@ -88,7 +88,7 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
     OCT_TRY(find_spans(r, err));
     oct_session_parts parts;
     oct_session_get_parts(r->session, &parts);
-    r->team = ((oct_cpu *)(void *)parts.backend)->team;
+    r->team = ((oct_cpu *)(void *)parts.cpu)->team;
     /* Once over all weights, so that no probe pays for mapping a page or for the disk. */
     do
         (void)oct_bench_read(r);
@@ -127,7 +127,7 @@ double oct_bench_waited(oct_session *s)
 {
     oct_session_parts parts;
     oct_session_get_parts(s, &parts);
-    return oct_team_waited(((oct_cpu *)(void *)parts.backend)->team);
+    return oct_team_waited(((oct_cpu *)(void *)parts.cpu)->team);
 }
 
 double oct_bench_passes(const oct_bench_rig *r)
@@ -143,7 +143,7 @@ json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, 
                      r->n_threads, "tokens", (json_int_t)tokens, "depth", (json_int_t)depth,
                      "batch", (json_int_t)batch, "chunk", (json_int_t)chunk, "kv", kv[r->b->kv],
                      "act", act[r->b->act], "kernels", r->b->kernels->name, "weights",
-                     r->b->model->owned ? "owned" : "mapped");
+                     oct_ranks_placement() ? "owned" : "mapped");
 }
 
 /* ---- probe, run, probe ----------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ static oct_status part_new(part *p, int64_t rows, int64_t n_seqs, int64_t n_ctx,
                                  .n_seqs = n_seqs,
                                  .chunk = rows,
                                  .n_threads = p->rig->n_threads,
-                                 .kv = (oct_kv)b->kv,
+                                 .kv = (oct_kv_type)b->kv,
                                  .act = (oct_act)b->act,
                                  .isa = b->kernels->name};
     p->room = rows;
@@ -42,7 +42,6 @@ static oct_status part_new(part *p, int64_t rows, int64_t n_seqs, int64_t n_ctx,
                        .n_out = rows,
                        .out_row = out_row,
                        .kv = p->of.kv,
-                       .comm = oct_comm_local(),
                        .cancel = oct_cli_cancel_flag()};
     return OCT_OK;
 }
@@ -65,7 +64,7 @@ static int find_node(const part *p, oct_op op, int i)
 
 static oct_status run_node(part *p, int i, oct_error *err)
 {
-    return p->of.backend->run(p->of.backend, p->of.plan, i, i + 1, &p->run, err);
+    return p->of.cpu->run(p->of.cpu, p->of.plan, p->of.buffer, i, i + 1, &p->run, err);
 }
 
 /* Uniform in -1..1. */
@@ -77,7 +76,7 @@ static float noise(uint64_t *state)
 
 static void fill_noise(part *p, const oct_tensor *t)
 {
-    float *x = (float *)(void *)(p->of.plan->buffer + t->offset);
+    float *x = (float *)(void *)(p->of.buffer + oct_plan_offset(p->of.plan, OCT_HOST, t));
     uint64_t state = p->rig->b->seed;
     for (int64_t i = 0; i < t->rows * t->cols; i++)
         x[i] = noise(&state);
@@ -107,7 +106,7 @@ static void route_all(part *p, const oct_node *n)
     const oct_tensor *routes = n->in[1];
     if (!routes)
         return;
-    unsigned char *out = p->of.plan->buffer + routes->offset;
+    unsigned char *out = p->of.buffer + oct_plan_offset(p->of.plan, OCT_HOST, routes);
     for (int64_t r = 0; r < p->room; r++) {
         int32_t *expert = (int32_t *)(void *)(out + (size_t)r * routes->row_bytes);
         for (int64_t s = 0; s < n->n_used; s++)
@@ -139,12 +138,8 @@ oct_status oct_bench_expert(oct_bench_rig *r, int64_t n_rows, oct_error *err)
     part p = {.rig = r};
     oct_status s = part_new(&p, n_rows, n_rows, 1, err);
     if (s == OCT_OK) {
-        const oct_graph *g = p.of.plan->graph;
-        int i = find_node(&p, OCT_OP_EXPERTS, 0), q = i;
-        while (g->nodes[q].out != g->nodes[i].in[0] || g->nodes[q].op != OCT_OP_QUANTISE)
-            q--;
-        fill_noise(&p, g->nodes[q].in[0]);
-        s = run_node(&p, q, err);
+        int i = find_node(&p, OCT_OP_EXPERTS, 0);
+        fill_noise(&p, p.of.plan->graph->nodes[i].in[0]);
     }
     s = finish(&p, s, r->integer, expert_once, new_row(&p, "expert", n_rows, 0), err);
     part_free(&p);
@@ -169,16 +164,36 @@ static void fill_thread(void *ctx, int thread, int n_threads)
     oct_team_range(kv->n_heads, thread, n_threads, &lo, &hi);
     for (int64_t i = 0; i < kv->n_layers * kv->n_seqs * (hi - lo); i++) {
         int64_t head = lo + i % (hi - lo), seq = i / (hi - lo);
-        unsigned char *out = oct_kv_cache_k(kv, seq / kv->n_seqs, seq % kv->n_seqs, head, 0);
-        for (size_t at = 0; at < kv->head_bytes; at += PATTERN)
-            memcpy(out + at, j->pattern,
-                   kv->head_bytes - at < PATTERN ? kv->head_bytes - at : PATTERN);
+        for (int64_t pos = 0; pos < kv->n_ctx; pos += OCT_KV_PAGE) {
+            unsigned char *out = oct_kv_cache_k(kv, seq / kv->n_seqs, seq % kv->n_seqs, head, pos);
+            for (size_t at = 0; at < kv->head_bytes; at += PATTERN)
+                memcpy(out + at, j->pattern,
+                       kv->head_bytes - at < PATTERN ? kv->head_bytes - at : PATTERN);
+        }
     }
+}
+
+/* Every sequence takes its whole context, of ids that no other has. */
+static oct_status hold_context(part *p, oct_error *err)
+{
+    const oct_kv_cache *kv = p->of.kv;
+    int32_t *seq = malloc((size_t)(2 * kv->n_ctx) * sizeof *seq), *pos = seq + kv->n_ctx;
+    if (!seq)
+        return oct_fail(err, OCT_ERR_MEMORY, "bench: no memory for keys and values");
+    for (int32_t q = 0; q < kv->n_seqs; q++) {
+        for (int64_t i = 0; i < kv->n_ctx; i++)
+            seq[i] = q;
+        oct_kv_pages_begin(p->of.pages, seq, seq, kv->n_ctx, pos);
+        oct_kv_pages_end(p->of.pages, true);
+    }
+    free(seq);
+    return OCT_OK;
 }
 
 static oct_status fill_cache(part *p, oct_error *err)
 {
     oct_kv_cache *kv = p->of.kv;
+    OCT_TRY(hold_context(p, err));
     unsigned char *pattern = malloc(PATTERN);
     uint64_t state = p->rig->b->seed;
     if (!pattern)
@@ -192,7 +207,7 @@ static oct_status fill_cache(part *p, oct_error *err)
             memcpy(pattern + i * 2, &half, sizeof half);
     }
     fill_job job = {kv, pattern};
-    oct_team_run(((oct_cpu *)(void *)p->of.backend)->team, fill_thread, &job);
+    oct_team_run(((oct_cpu *)(void *)p->of.cpu)->team, fill_thread, &job);
     free(pattern);
     return OCT_OK;
 }
@@ -230,7 +245,7 @@ oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, oct_error *err)
 {
     const oct_grok_config *c = &r->b->model->config;
     int64_t position =
-        2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes((oct_kv)r->b->kv);
+        2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes((oct_kv_type)r->b->kv);
     int64_t n_seqs = (KV_BYTES + position * c->n_ctx - 1) / (position * c->n_ctx);
     n_seqs = (n_seqs + batch - 1) / batch * batch;
     part p = {.rig = r};

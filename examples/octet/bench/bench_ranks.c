@@ -7,7 +7,7 @@ enum { FOLDS = 100, WARM_UP = 10, GROK_D_MODEL = 6144 };
 
 static const char *layout_name(void)
 {
-    return oct_shard_name((oct_shard_layout)oct_ranks_layout(OCT_SHARD_BY_SLICE));
+    return oct_shard_name(oct_ranks_layout(OCT_SHARD_SLICE));
 }
 
 typedef struct samples {
@@ -38,7 +38,7 @@ oct_status oct_bench_measure_ranks(oct_bench_rig *r, oct_session *session, doubl
         s.of_predicted[i] = s.rate[i] * predicted;
     }
     oct_session_get_parts(session, &parts);
-    json_object_set_new(row, "kernels", json_string(((oct_cpu *)(void *)parts.backend)->k->name));
+    json_object_set_new(row, "kernels", json_string(((oct_cpu *)(void *)parts.cpu)->k->name));
     json_object_set_new(row, "ranks", json_integer(r->comm->size));
     json_object_set_new(row, "shard", json_string(layout_name()));
     json_object_set_new(row, "gb_per_token", json_real(run.bytes / run.tokens * 1e-9));

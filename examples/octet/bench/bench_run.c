@@ -79,7 +79,7 @@ static oct_status start(run_state *s, oct_error *err)
                             .n_seqs = s->batch,
                             .chunk = b->chunk,
                             .n_threads = s->rig->n_threads,
-                            .kv = (oct_kv)b->kv,
+                            .kv = (oct_kv_type)b->kv,
                             .act = (oct_act)b->act,
                             .isa = b->kernels->name,
                             .comm = oct_ranks_comm(),
@@ -175,8 +175,8 @@ static double predict(const run_state *s)
     int64_t depth = s->depth + s->n / 2;
     return s->batch == 1 && s->decoding
                ? oct_rank_predict(s->rig->b->model, s->rig->comm->size,
-                                  oct_ranks_layout(OCT_SHARD_BY_SLICE), depth,
-                                  oct_kv_elem_bytes((oct_kv)s->rig->b->kv), oct_ranks_pace())
+                                  oct_ranks_layout(OCT_SHARD_SLICE), depth,
+                                  oct_kv_elem_bytes((oct_kv_type)s->rig->b->kv), oct_ranks_pace())
                : 0;
 }
 

@@ -55,7 +55,7 @@ static oct_status simulate(const oct_grok_config *c, const cluster *n, double de
     oct_shard s;
     double one = 0;
     OCT_TRY(oct_grok_config_check(c, err));
-    OCT_TRY(oct_grok_layouts_init(c, &l, err));
+    OCT_TRY(oct_grok_layouts_init(c, NULL, &l, err));
     for (int size = 1; size <= n->nodes;
          size = size < n->nodes && 2 * size > n->nodes ? n->nodes : 2 * size)
         for (int k = 0; k < (size == 1 ? 1 : OCT_SHARD_LAYOUTS); k++) {
@@ -107,7 +107,7 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     cluster n = {0};
     oct_error err = {0};
     double depth = (double)b->depths.v[0];
-    oct_grok_config c = b->model && !b->synthetic ? b->model->config : oct_hparams_grok1();
+    oct_grok_config c = b->model && !b->synthetic ? b->model->config : oct_grok1_config(64, 131072);
     if (!parse(b->simulate, &n)) {
         oct_cli_error("bench: --simulate '%s', expected NODES,LATENCY_US,GBYTE_PER_S, and perhaps "
                       ",READ_GBYTE_PER_S",
@@ -118,7 +118,7 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     if (!(n.read > 0))
         return -1;
     json_t *rows = json_array();
-    oct_status s = simulate(&c, &n, depth, oct_kv_elem_bytes((oct_kv)b->kv), rows, &err);
+    oct_status s = simulate(&c, &n, depth, oct_kv_elem_bytes((oct_kv_type)b->kv), rows, &err);
     int code = OCT_EXIT_OK;
     if (s != OCT_OK) {
         code = oct_cli_fail(&err);
