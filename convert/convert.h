@@ -51,7 +51,7 @@ typedef struct oct_convert_progress {
 /* Called at the start of each phase and after each piece. */
 typedef void oct_convert_tell(void *ctx, const oct_convert_progress *p);
 
-/* ---- from a checkpoint ---------------------------------------------------------------------- */
+/* ---- from a checkpoint ----------------------------------------------------------------------- */
 
 typedef struct oct_convert_params {
     const char *checkpoint; /* what to convert; its format is found out */
@@ -81,21 +81,22 @@ typedef struct oct_convert_report {
 } oct_convert_report;
 
 /* Converts. Before any work starts everything is checked: all files of the checkpoint (problems are
- * listed in the report), configuration, tokenizer, output, disk space. Then the tensors are written,
- * read back, and compared with the checkpoint. Memory, mapped files included, stays below 512 MiB
- * for any model; one with so many inputs that this is impossible is refused (OCT_ERR_UNSUPPORTED).
- * *report must be zero at the start; free it with oct_convert_report_free in any case. */
+ * listed in the report), configuration, tokenizer, output, disk space. Then the tensors are
+ * written, read back, and compared with the checkpoint. Memory, mapped files included, stays below
+ * 512 MiB for any model; one with so many inputs that this is impossible is refused
+ * (OCT_ERR_UNSUPPORTED). *report must be zero at the start; free it with oct_convert_report_free in
+ * any case. */
 OCT_API OCT_MUST_CHECK oct_status oct_convert(const oct_convert_params *p,
                                               oct_convert_report *report, oct_error *err);
 OCT_API void oct_convert_report_free(oct_convert_report *r);
 
-/* ---- to llama.cpp --------------------------------------------------------------------------- */
+/* ---- to llama.cpp ---------------------------------------------------------------------------- */
 
-/* A GGUF of architecture "grok". Matrices become type Q8_0: rows of blocks, each an f16 scale and 32
- * integers. The integers are the model's own, and every block carries the scale of its group, so
- * nothing is quantised again. That needs groups that are multiples of 32 inputs, and scales that f16
- * holds exactly (every bf16 from 2^-17 to 65504 is one). Embedding: BF16, tied to the output head;
- * norms and router: F32. */
+/* A GGUF of architecture "grok". Matrices become type Q8_0: rows of blocks, each an f16 scale and
+ * 32 integers. The integers are the model's own, and every block carries the scale of its group, so
+ * nothing is quantised again. That needs groups that are multiples of 32 inputs, and scales that
+ * f16 holds exactly (every bf16 from 2^-17 to 65504 is one). Embedding: BF16, tied to the output
+ * head; norms and router: F32. */
 typedef struct oct_export_params {
     const char *model, *out;
     bool lossy;                 /* round scales that f16 does not hold, instead of refusing */
@@ -112,13 +113,13 @@ typedef struct oct_export_report {
 } oct_export_report;
 
 /* Streams: needs a few MiB and no more. A model that llama.cpp could not run or that Q8_0 does not
- * hold is refused before anything is written (OCT_ERR_UNSUPPORTED, with the reason); scales that f16
- * does not hold, when all have been counted. The tokenizer goes along if the model has one. A dense
- * model becomes one expert with a router of zeros, whose gate is 1. */
+ * hold is refused before anything is written (OCT_ERR_UNSUPPORTED, with the reason); scales that
+ * f16 does not hold, when all have been counted. The tokenizer goes along if the model has one. A
+ * dense model becomes one expert with a router of zeros, whose gate is 1. */
 OCT_API OCT_MUST_CHECK oct_status oct_export_q8_0(const oct_export_params *p,
                                                   oct_export_report *report, oct_error *err);
 
-/* ---- parts for ranks, checksums ------------------------------------------------------------- */
+/* ---- parts for ranks, checksums -------------------------------------------------------------- */
 
 typedef struct oct_slice_params {
     const char *model, *out; /* a whole model; the new file */
@@ -148,17 +149,18 @@ OCT_API OCT_MUST_CHECK oct_status oct_verify(const char *path,
                                              void (*progress)(void *ctx, uint64_t done), void *ctx,
                                              const volatile int *cancel, oct_error *err);
 
-/* ---- random weights ------------------------------------------------------------------------- */
+/* ---- random weights -------------------------------------------------------------------------- */
 
 /* Model files for measuring and testing at true sizes without a checkpoint: integers over the whole
  * range, scales such that every product keeps its input's magnitude, no tokenizer. */
 typedef struct oct_synthetic_params {
     int64_t n_layers, n_vocab; /* 0: Grok-1's; all other numbers are Grok-1's */
     const struct oct_grok_config
-        *config;                /* NULL; for the library's own tests: all of the numbers */
-    uint64_t seed;              /* the same seed, the same file */
-    const char *out;            /* the new file; NULL: into fd */
-    int fd;                     /* an open, empty, writable file; the caller's */
+        *config;     /* NULL; for the library's own tests: all of the numbers */
+    uint64_t seed;   /* the same seed, the same file */
+    bool hollow;     /* no weights but a hole that takes no space: for plans and predictions */
+    const char *out; /* the new file; NULL: into fd */
+    int fd;          /* an open, empty, writable file; the caller's */
     oct_convert_tell *progress; /* may be NULL */
     void *progress_ctx;
     const volatile int *cancel; /* may be NULL */
@@ -171,7 +173,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params
 OCT_API OCT_MUST_CHECK oct_status oct_synthetic_bytes(const oct_synthetic_params *p,
                                                       uint64_t *bytes, oct_error *err);
 
-/* ---- output --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 /* A file that appears under its name only when it is complete: it is written under a temporary name
  * beside it, OUT.tmp-PID, synced, and renamed. */

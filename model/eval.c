@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "session_impl.h"
-#include "threads.h"
+#include "machine.h"
 
 static bool wanted(const oct_batch *b, int64_t i)
 {

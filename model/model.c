@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "model_impl.h"
+#include "utf8.h"
 
 #ifndef OCT_VERSION
 #error "the build defines OCT_VERSION"
@@ -182,6 +183,9 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     const oct_grok_bytes bytes = oct_grok_weight_bytes(c, &m->layouts, NULL);
     i->weight_bytes = bytes.held;
     i->active_bytes = bytes.common + (uint64_t)c->n_used * bytes.expert;
+    uint64_t format;
+    OCT_TRY(oct_gguf_get_u64(m->file, "octet.format", &format, err));
+    i->format = (int)format;
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }
 

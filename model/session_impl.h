@@ -2,9 +2,11 @@
 #ifndef OCT_SESSION_IMPL_H
 #define OCT_SESSION_IMPL_H
 
+#include "job.h"
 #include "model_impl.h"
 #include "runner.h"
 #include "session_plan.h"
+#include "threads.h"
 
 struct oct_session {
     const oct_model *model;
@@ -26,6 +28,9 @@ struct oct_session {
     uint64_t *route_hash;             /* [1 + ranks][n_layers + 1]: of a chunk; this rank's, then
                                          all */
 };
+
+/* The session's threads, between evaluations. */
+oct_team *oct_measure_team(const oct_session *s);
 
 /* As oct_session_new, with devices beside the CPU; d is read here, not kept. */
 OCT_MUST_CHECK oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p,

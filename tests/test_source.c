@@ -12,7 +12,6 @@
 #include "ckpt_rig.h"
 #include "convert_impl.h"
 #include "f16.h"
-#include "hparams.h"
 
 /* ---- a source in memory --------------------------------------------------------------------- */
 
@@ -277,7 +276,7 @@ static void check_memory(const oct_grok_config *config, mk_kind kind, bool refus
 static void test_memory(void **state)
 {
     (void)state;
-    const oct_grok_config grok1 = oct_hparams_grok1();
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
     oct_grok_config c = grok1;
     c.n_layers = 2;
     for (int kind = MK_INT8; kind <= MK_BF16; kind++)

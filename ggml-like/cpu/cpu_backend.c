@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "cpu_impl.h"
+#include "machine.h"
 
 static oct_cpu *cpu_of(oct_backend *b)
 {

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "act.h"
+#include "status.h"
 #include "types.h"
 
 typedef enum oct_isa {
@@ -169,6 +170,10 @@ oct_isa oct_isa_decode(const oct_cpuid *c);
 /* How many bytes ahead software should fetch a stream of weights on this CPU; 0 where the
  * hardware's prefetchers do better alone. */
 int64_t oct_stream_ahead(void);
+
+/* The row that a session takes on a CPU that can run `best`, see oct_machine_choose_isa. */
+OCT_MUST_CHECK oct_status oct_isa_choose(const char *name, oct_isa best, oct_isa *isa,
+                                         oct_error *err);
 
 /* The name of a row; false for anything else. */
 bool oct_isa_parse(const char *name, oct_isa *isa);

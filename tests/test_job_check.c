@@ -1,4 +1,4 @@
-/* test_ranks_check.c: which ranks share a machine, its cores and its memory. */
+/* test_job_check.c: which ranks share a machine, its cores and its memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ranks_impl.h"
+#include "job_impl.h"
 
 enum { RANKS = 4 };
 
@@ -86,8 +86,44 @@ static void test_memory(void **state)
     assert_false(oct_rank_all_fit(r, RANKS));
 }
 
+typedef struct heard {
+    char text[512];
+    int lines;
+} heard;
+
+static void hear(void *ctx, oct_job_level level, const char *line)
+{
+    heard *h = ctx;
+    assert_int_equal(level, OCT_JOB_ERROR);
+    snprintf(h->text, sizeof h->text, "%s", line);
+    h->lines++;
+}
+
+static void test_builds(void **state)
+{
+    (void)state;
+    oct_rank_build b[RANKS] = {0};
+    heard h = {0};
+    const oct_job_voice voice = {hear, &h};
+    oct_rank_build_self(&b[0]);
+    assert_string_equal(b[0].version, oct_version());
+    for (int i = 1; i < RANKS; i++)
+        b[i] = b[0];
+    assert_int_equal(oct_rank_builds_differ(b, RANKS, &voice), 0);
+    assert_int_equal(h.lines, 0);
+    strcpy(b[1].build, "cafe");
+    strcpy(b[3].version, "0.0.9");
+    assert_int_equal(oct_rank_builds_differ(b, RANKS, &voice), 2);
+    assert_int_equal(h.lines, 2);
+    assert_non_null(strstr(h.text, "octet 0.0.9, rank 0"));
+    assert_int_equal(oct_rank_builds_differ(b, 2, &voice), 1);
+    assert_non_null(strstr(h.text, "rank 1 on "));
+    assert_non_null(strstr(h.text, "another build of octet (cafe, "));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cores), cmocka_unit_test(test_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cores), cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_builds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,40 @@
-/* ranks_impl.h: what ranks find out about each other before they work together. */
-#ifndef OCT_RANKS_IMPL_H
-#define OCT_RANKS_IMPL_H
+/* job_impl.h: what ranks find out about each other before they work together. */
+#ifndef OCT_JOB_IMPL_H
+#define OCT_JOB_IMPL_H
 
 #include <sched.h>
 
 #include "comm.h"
+#include "job.h"
+#include "kernels.h"
 #include "model_impl.h"
+
+/* Where lines go. */
+typedef struct oct_job_voice {
+    oct_job_say_fn *say; /* NULL: nowhere */
+    void *ctx;
+} oct_job_voice;
+void oct_job_tell(const oct_job_voice *v, oct_job_level level, const char *fmt, ...)
+    OCT_PRINTF(3, 4);
+
+/* ---- builds ---------------------------------------------------------------------------------- */
+
+/* Which Octet a rank is. Characters only, so that other builds can read it. */
+typedef struct oct_rank_build {
+    char host[64], version[OCT_VERSION_TEXT_MAX];
+    char build[64]; /* the linker's checksum of the object that holds this code, in hex; "": none */
+} oct_rank_build;
+void oct_rank_build_self(oct_rank_build *b);
+
+/* Tells every rank that is not what rank 0 is; returns how many. */
+int oct_rank_builds_differ(const oct_rank_build *b, int n, const oct_job_voice *v);
+
+/* ---- memory, cores, models ------------------------------------------------------------------- */
 
 /* What a rank says of itself before anything is loaded. */
 typedef struct oct_rank_report {
     char boot[40]; /* of the running system, "": unknown; containers have their host's */
-    char host[64], version[OCT_VERSION_TEXT_MAX], build[48];
+    char host[64];
     uint64_t fingerprint;
     /* Bytes. Of its part; of those, what has yet to come into memory; with caches and buffers; what
      * this process can have, and its host. */
@@ -33,44 +57,27 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
 bool oct_rank_host_fits(const oct_rank_report *r, int n, int i, uint64_t *need, uint64_t *have);
 bool oct_rank_all_fit(const oct_rank_report *r, int n);
 
-/* Every difference, a line each; print: on stderr. All ranks come to the same number of those that
- * cannot be worked with. *isa: the best kernel row that all have. */
-int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa);
+/* Tells every difference; all ranks come to the same number of those that cannot be worked with.
+ * *isa: the best kernel row that all have. */
+int oct_rank_compare(const oct_rank_report *r, int n, const oct_job_voice *v, int32_t *isa);
 
 /* Whether a rank may use cores that another one on its machine uses: then it must not bind threads,
  * or all ranks would bind theirs to the same first cores. One with unknown CPUs may use all. */
 bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank);
 
-/* What the ranks can do. Seconds for a fold of n floats: latency + n * per_float. */
-typedef struct oct_rank_pace {
-    double latency, per_float;
-    double read; /* bytes per second that the slowest rank reads from memory */
-} oct_rank_pace;
+/* ---- pace ------------------------------------------------------------------------------------ */
 
 /* To be called on all ranks; d_model and n_threads of rank 0 count, each reads with its own isa.
  * Reads 32 MiB per thread once, from memory: 0.1 s. */
 OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
                                            oct_rank_pace *pace, oct_error *err);
 
-/* Seconds for a token of one sequence behind `depth` others (predict.h), with kv_elem bytes
- * for an element of the KV cache; infinite if such ranks cannot share the model. */
+/* See oct_job_predict; infinite if such ranks cannot share the model. */
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_layout by, int64_t depth,
-                        int64_t kv_elem, const oct_rank_pace *pace);
+                        oct_kv_type kv, const oct_rank_pace *pace);
 
-/* Where the time of some work went, seconds on this rank: its own computing; its messages, had
- * nobody been late; the rest of what it spent on them, which is waiting for the slowest rank. */
-typedef struct oct_rank_time {
-    double compute, exchange, wait;
-} oct_rank_time;
-
-/* Divides the seconds of work between two looks at the communicator's counts. Pure. */
+/* See oct_job_divide. Pure. */
 oct_rank_time oct_rank_divide(double seconds, const oct_comm_stats *from, const oct_comm_stats *to,
                               int n_ranks, const oct_rank_pace *pace);
-
-/* Rank 0: where the time of a session went, some lines on stderr. since: of the communicator when
- * the session was made. token_seconds: from one generated token to the next, 0: there were none. */
-void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_model *m,
-                           oct_session *s, oct_shard_layout by, const oct_rank_pace *pace,
-                           double token_seconds);
 
 #endif

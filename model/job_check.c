@@ -1,24 +1,35 @@
-/* ranks_check.c: whether the ranks of a job fit together. */
+/* job_check.c: whether the ranks of a job fit together. */
 #include <elf.h>
 #include <link.h>
-#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "cli.h"
-#include "kernels.h"
-#include "memory.h"
-#include "ranks_impl.h"
+#include "job_impl.h"
+#include "machine.h"
 
-/* ---- one rank ------------------------------------------------------------------------------- */
+/* ---- builds ---------------------------------------------------------------------------------- */
 
-/* The linker's checksum of this program, in hex: the same only for the same build. */
+static bool holds_this_code(const struct dl_phdr_info *info)
+{
+    const uintptr_t here = (uintptr_t)&oct_rank_build_self;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+        if (h->p_type == PT_LOAD && here - (info->dlpi_addr + h->p_vaddr) < h->p_memsz)
+            return true;
+    }
+    return false;
+}
+
+/* Called for the program and each library; not for others after it has returned 1. */
 static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
 {
     char *out = ctx;
     (void)size;
+    if (!holds_this_code(info))
+        return 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
         if (h->p_type != PT_NOTE)
@@ -34,8 +45,37 @@ static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
             at = data + (note.n_descsz + 3) / 4 * 4;
         }
     }
-    return 1; /* the first object is the program */
+    return 1;
 }
+
+void oct_rank_build_self(oct_rank_build *b)
+{
+    memset(b, 0, sizeof *b);
+    gethostname(b->host, sizeof b->host - 1);
+    snprintf(b->version, sizeof b->version, "%s", oct_version());
+    dl_iterate_phdr(find_build_id, b->build);
+}
+
+int oct_rank_builds_differ(const oct_rank_build *b, int n, const oct_job_voice *v)
+{
+    int differ = 0;
+    for (int i = 1; i < n; i++) {
+        if (strcmp(b[i].version, b[0].version) != 0)
+            oct_job_tell(v, OCT_JOB_ERROR, "rank %d on %s: octet %s, rank 0 on %s has %s", i,
+                         b[i].host, b[i].version, b[0].host, b[0].version);
+        else if (strcmp(b[i].build, b[0].build) != 0)
+            oct_job_tell(v, OCT_JOB_ERROR,
+                         "rank %d on %s: another build of octet (%.12s, rank 0 on %s has %.12s)", i,
+                         b[i].host, b[i].build[0] ? b[i].build : "no build id", b[0].host,
+                         b[0].build[0] ? b[0].build : "none");
+        else
+            continue;
+        differ++;
+    }
+    return differ;
+}
+
+/* ---- one rank ------------------------------------------------------------------------------- */
 
 /* What may still be mapped under ulimit -v. */
 static uint64_t address_space_left(void)
@@ -76,8 +116,6 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     memset(r, 0, sizeof *r);
     gethostname(r->host, sizeof r->host - 1);
     find_boot(r->boot);
-    strncpy(r->version, oct_version(), sizeof r->version - 1);
-    dl_iterate_phdr(find_build_id, r->build);
     cpu_set_t parent;
     r->n_cpus = count_cpus(0, &r->cpus);
     r->n_cpus_parent = count_cpus(getppid(), &parent);
@@ -90,13 +128,13 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     if (r->status != OCT_OK)
         return;
     oct_memory have;
-    oct_memory_have("", &have);
-    r->fingerprint = oct_model_get_info(m)->fingerprint;
+    oct_memory_get("", &have);
     const oct_model_info *info = oct_model_get_info(m);
+    r->fingerprint = info->fingerprint;
     r->weights = need.weights;
     r->mapped = resident ? 0 : need.weights;
     r->need = r->mapped + need.kv + need.buffers;
-    r->have = r->host_has = have.system < have.cgroup ? have.system : have.cgroup;
+    r->have = r->host_has = have.least;
     r->file = info->part_size ? UINT64_MAX : info->file_bytes;
     uint64_t space = address_space_left();
     if (space < UINT64_MAX - info->file_bytes && space + info->file_bytes < r->have)
@@ -159,32 +197,31 @@ bool oct_rank_all_fit(const oct_rank_report *r, int n)
 /* ---- all ranks ------------------------------------------------------------------------------ */
 
 /* What is wrong with rank i, beside rank 0. */
-static int compare_one(const oct_rank_report *r, int i, bool print)
+static int compare_one(const oct_rank_report *r, int i, const oct_job_voice *v)
 {
     int problems = 0;
     char a[24], b[24];
-    if (r[i].status != OCT_OK && ++problems && print)
-        oct_cli_error("rank %d on %s: %s", i, r[i].host, r[i].text);
-    if (strcmp(r[i].version, r[0].version) != 0 && ++problems && print)
-        oct_cli_error("rank %d on %s: octet %s, rank 0 on %s has %s", i, r[i].host, r[i].version,
-                      r[0].host, r[0].version);
-    else if (strcmp(r[i].build, r[0].build) != 0 && ++problems && print)
-        oct_cli_error("rank %d on %s: another build of octet (%.12s, rank 0 on %s has %.12s)", i,
-                      r[i].host, r[i].build[0] ? r[i].build : "no build id", r[0].host,
-                      r[0].build[0] ? r[0].build : "none");
-    if (r[i].status == OCT_OK && r[0].status == OCT_OK && r[i].fingerprint != r[0].fingerprint &&
-        ++problems && print)
-        oct_cli_error("rank %d on %s: another model file (%016llx, rank 0 on %s has %016llx)", i,
-                      r[i].host, (unsigned long long)r[i].fingerprint, r[0].host,
-                      (unsigned long long)r[0].fingerprint);
-    if (r[i].need > r[i].have && ++problems && print)
-        oct_cli_error("rank %d on %s: its part needs %s, but only %s is available", i, r[i].host,
-                      oct_cli_bytes(r[i].need, a), oct_cli_bytes(r[i].have, b));
+    if (r[i].status != OCT_OK) {
+        problems++;
+        oct_job_tell(v, OCT_JOB_ERROR, "rank %d on %s: %s", i, r[i].host, r[i].text);
+    }
+    if (r[i].status == OCT_OK && r[0].status == OCT_OK && r[i].fingerprint != r[0].fingerprint) {
+        problems++;
+        oct_job_tell(v, OCT_JOB_ERROR,
+                     "rank %d on %s: another model file (%016llx, rank 0 on %s has %016llx)", i,
+                     r[i].host, (unsigned long long)r[i].fingerprint, r[0].host,
+                     (unsigned long long)r[0].fingerprint);
+    }
+    if (r[i].need > r[i].have) {
+        problems++;
+        oct_job_tell(v, OCT_JOB_ERROR, "rank %d on %s: its part needs %s, but only %s is available",
+                     i, r[i].host, oct_memory_text(r[i].need, a), oct_memory_text(r[i].have, b));
+    }
     return problems;
 }
 
 /* Of the host that rank i is the first on. */
-static int compare_host(const oct_rank_report *r, int n, int i, bool print)
+static int compare_host(const oct_rank_report *r, int n, int i, const oct_job_voice *v)
 {
     int ranks = 0;
     uint64_t need, have;
@@ -196,14 +233,14 @@ static int compare_host(const oct_rank_report *r, int n, int i, bool print)
     }
     if (ranks == 1 || oct_rank_host_fits(r, n, i, &need, &have)) /* one has told already */
         return 0;
-    if (print)
-        oct_cli_error("host %s: its %d ranks need %s together, but only %s is available", r[i].host,
-                      ranks, oct_cli_bytes(need, a), oct_cli_bytes(have, b));
+    oct_job_tell(v, OCT_JOB_ERROR,
+                 "host %s: its %d ranks need %s together, but only %s is available", r[i].host,
+                 ranks, oct_memory_text(need, a), oct_memory_text(have, b));
     return 1;
 }
 
 /* Launchers bind a rank to one core unless told otherwise. */
-static void warn_of_binding(const oct_rank_report *r, int n)
+static void warn_of_binding(const oct_rank_report *r, int n, const oct_job_voice *v)
 {
     int bound = 0, first = 0;
     for (int i = n - 1; i >= 0; i--) {
@@ -216,46 +253,55 @@ static void warn_of_binding(const oct_rank_report *r, int n)
             first = i;
         }
     }
-    char more[32] = "";
+    char others[32] = "";
     if (bound > 1)
-        snprintf(more, sizeof more, " and %d more", bound - 1);
+        snprintf(others, sizeof others, " and %d more", bound - 1);
     if (bound > 0)
-        oct_cli_warning(
-            "rank %d on %s%s: bound to %d CPU%s, of %d that are there, for %d thread%s: "
-            "SLOW; mpirun --bind-to none, or --map-by slot:PE=n, gives more",
-            first, r[first].host, more, r[first].n_cpus, r[first].n_cpus == 1 ? "" : "s",
-            r[first].n_cpus_parent, r[first].n_threads, r[first].n_threads == 1 ? "" : "s");
+        oct_job_tell(v, OCT_JOB_WARNING,
+                     "rank %d on %s%s: bound to %d CPU%s, of %d that are there, for %d thread%s: "
+                     "SLOW; mpirun --bind-to none, or --map-by slot:PE=n, gives more",
+                     first, r[first].host, others, r[first].n_cpus, r[first].n_cpus == 1 ? "" : "s",
+                     r[first].n_cpus_parent, r[first].n_threads,
+                     r[first].n_threads == 1 ? "" : "s");
 }
 
-int oct_rank_compare(const oct_rank_report *r, int n, bool print, int32_t *isa)
+/* What is well, and what could be better. */
+static void describe(const oct_rank_report *r, int n, int lowest, int highest,
+                     const oct_job_voice *v)
+{
+    uint64_t largest = 0;
+    char b[24];
+    for (int i = 0; i < n; i++)
+        largest = r[i].weights > largest ? r[i].weights : largest;
+    oct_job_tell(v, OCT_JOB_NOTE, "%d ranks hold %s of weights each", n,
+                 oct_memory_text(largest, b));
+    if (r[highest].isa != r[lowest].isa)
+        oct_job_tell(v, OCT_JOB_WARNING,
+                     "all ranks use the %s kernels: rank %d on %s has no better ones (rank %d on "
+                     "%s has %s)",
+                     oct_kernel_rows[r[lowest].isa].name, lowest, r[lowest].host, highest,
+                     r[highest].host, oct_kernel_rows[r[highest].isa].name);
+    warn_of_binding(r, n, v);
+    for (int i = 0; i < n; i++)
+        if (oct_rank_shares_cores(r, n, i)) {
+            oct_job_tell(v, OCT_JOB_NOTE,
+                         "ranks share cores, rank %d on %s with others: their threads are not "
+                         "bound",
+                         i, r[i].host);
+            break;
+        }
+}
+
+int oct_rank_compare(const oct_rank_report *r, int n, const oct_job_voice *v, int32_t *isa)
 {
     int problems = 0, lowest = 0, highest = 0;
-    uint64_t most = 0;
-    char b[24];
     for (int i = 0; i < n; i++) {
-        problems += compare_one(r, i, print) + compare_host(r, n, i, print);
+        problems += compare_one(r, i, v) + compare_host(r, n, i, v);
         lowest = r[i].isa < r[lowest].isa ? i : lowest;
         highest = r[i].isa > r[highest].isa ? i : highest;
-        most = r[i].weights > most ? r[i].weights : most;
     }
     *isa = r[lowest].isa;
-    if (print && problems == 0) {
-        fprintf(stderr, "%d ranks hold %s of weights each\n", n, oct_cli_bytes(most, b));
-        if (r[highest].isa != r[lowest].isa)
-            oct_cli_warning(
-                "all ranks use the %s kernels: rank %d on %s has no better ones (rank %d "
-                "on %s has %s)",
-                oct_kernel_rows[*isa].name, lowest, r[lowest].host, highest, r[highest].host,
-                oct_kernel_rows[r[highest].isa].name);
-        warn_of_binding(r, n);
-        for (int i = 0; i < n; i++)
-            if (oct_rank_shares_cores(r, n, i)) {
-                fprintf(stderr,
-                        "ranks share cores, rank %d on %s with others: their threads are "
-                        "not bound\n",
-                        i, r[i].host);
-                break;
-            }
-    }
+    if (problems == 0)
+        describe(r, n, lowest, highest, v);
     return problems;
 }
