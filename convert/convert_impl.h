@@ -37,8 +37,8 @@ typedef struct oct_conversion {
 
 /* Layouts, the list of tensors with their sources and places, the file's size. */
 OCT_MUST_CHECK oct_status oct_conversion_plan(oct_conversion *c, oct_error *err);
-/* How the work is cut for a number of threads (0: of processors), and the memory that it takes: room
- * bytes for each of n_threads, which may be fewer. */
+/* How the work is cut for a number of threads (0: of processors), and the memory that it takes:
+ * room bytes for each of n_threads, which may be fewer. */
 typedef struct oct_cut {
     oct_piece *pieces; /* [n], free() */
     int64_t n;

@@ -1,7 +1,7 @@
 /* pieces_verify.c: compares pieces that were read back with their source. It shares no code with
  * what made them: there, every place of a unit is asked what belongs to it; here, the format
- * (convert/FORMAT.md) is asked which inputs and outputs a piece must have, and each of them where it
- * is. */
+ * (convert/FORMAT.md) is asked which inputs and outputs a piece must have, and each of them where
+ * it is. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -139,8 +139,8 @@ static int8_t lane_weight(const stored_lane *s, int64_t i)
     return oct_weight_at(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
 }
 
-/* A group of a lane: each weight of a plain matrix within half a step of its source, each of an int8
- * matrix, and its scale, equal. */
+/* A group of a lane: each weight of a plain matrix within half a step of its source, each of an
+ * int8 matrix, and its scale, equal. */
 static bool near_source(const stored_lane *s, const columns *c, int64_t column, oct_q8_error *e)
 {
     const int64_t first = s->group * s->l->group_in;
