@@ -197,7 +197,7 @@ static void test_same_wide_file(void **state)
                        .q_heads = 2,
                        .kv_heads = 1,
                        .head = 128,
-                       .experts = 2,
+                       .experts = 1,
                        .used = 1,
                        .context = 64,
                        .groups = 1,
