@@ -8,7 +8,7 @@
 
 #include "checkpoint.h"
 #include "grok.h"
-#include "lines.h"
+#include "source.h"
 #include "status.h"
 
 /* Keys of config.json, in the order of the table in hparams.c. */
@@ -40,6 +40,7 @@ typedef struct oct_hparams {
  * in a warning. Errors name the file and the key. Safe for untrusted input. */
 OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings,
                                            oct_error *err);
+
 
 /* Whether every shape, and the number of layers, is Grok-1's. If not, why (may be NULL) says what
  * differs: "emb_size is 256 (Grok-1: 6144)". */

@@ -1,6 +1,6 @@
 /* kv_pages.h: which page holds which positions of which sequence.
  *
- * A page is OCT_KV_PAGE positions in every layer and head that a rank has. Sequences share pages and
+ * A page is OCT_KV_PAGE positions in every layer and head of a rank. Sequences share pages and
  * count who holds each; a page that several hold is copied before one of them writes to it. A full
  * page enters an index under the ids that it and all pages before it hold, so that a later sequence
  * with the same beginning finds it. A page that nobody holds any more stays in the index as long as

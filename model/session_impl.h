@@ -2,19 +2,21 @@
 #ifndef OCT_SESSION_IMPL_H
 #define OCT_SESSION_IMPL_H
 
+#include "job.h"
 #include "model_impl.h"
-#include "plan.h"
+#include "runner.h"
+#include "session_plan.h"
+#include "threads.h"
 
 struct oct_session {
     const oct_model *model;
-    oct_backend *backend;
-    oct_graph graph;
-    oct_plan plan;
-    oct_kv_cache kv;
-    oct_attn_shape attn;
-    float *rope; /* cos [n_ctx][P/2], then sin */
-    int64_t n_seqs, n_ctx, chunk;
-    int32_t *row; /* [4][chunk]: token, seq, pos, out_row */
+    oct_session_plan p;
+    oct_runner runner;
+    oct_kv_pages pages;
+    oct_kv_cache kv[OCT_MAX_PLACES];
+    float *rope;             /* what p.rope is */
+    int32_t *pos;            /* [chunk] */
+    struct oct_order *order; /* with room for the rows of a chunk */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
     bool ready;             /* complete: the other ranks await orders */
@@ -23,8 +25,17 @@ struct oct_session {
     uint64_t *expert_rows;            /* [n_experts] */
     oct_phase_time phase[OCT_PHASES]; /* kept only if there are several ranks */
     oct_phase counts_as;              /* what is evaluated now */
-    uint64_t *route_hash;             /* [1 + ranks][n_layers]: of a chunk; this rank's, then all */
+    uint64_t *route_hash;             /* [1 + ranks][n_layers + 1]: of a chunk; this rank's, then
+                                         all */
 };
+
+/* The session's threads, between evaluations. */
+oct_team *oct_measure_team(const oct_session *s);
+
+/* As oct_session_new, with devices beside the CPU; d is read here, not kept. */
+OCT_MUST_CHECK oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p,
+                                             const oct_devices *d, oct_session **out,
+                                             oct_error *err);
 
 /* What rank 0 tells the others to do. */
 enum {
@@ -36,18 +47,27 @@ enum {
     OCT_ORDER_END
 };
 
+/* An order and all that belongs to it are one message. */
 typedef struct oct_order {
     /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length; FORK: from, to; REUSE: sequence,
-     * positions, then a message with their ids */
+     * positions */
     int64_t what, a, b;
+    int32_t rows[]; /* EVAL: token[a], seq[a], out_row[b]; REUSE: ids[b] */
 } oct_order;
 
-/* On rank 0; does nothing if it is the only one. */
+static inline int64_t oct_order_rows(const oct_session *s)
+{
+    return 3 * s->p.chunk > s->p.n_ctx ? 3 * s->p.chunk : s->p.n_ctx;
+}
+
+/* On rank 0: tells the others what s->order->rows has n_rows numbers of; does nothing if it is the
+ * only one. */
 OCT_MUST_CHECK oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b,
-                                         oct_error *err);
+                                         int64_t n_rows, oct_error *err);
 void oct_eval_end(oct_session *s); /* the other ranks stop serving */
 
-/* On other ranks: TRUNCATE, FORK and REUSE; other orders are nothing to it. */
-OCT_MUST_CHECK oct_status oct_session_obey_kv(oct_session *s, const oct_order *o, oct_error *err);
+/* On other ranks: TRUNCATE, FORK and REUSE in s->order, which came with n_rows numbers; other
+ * orders are nothing to it. */
+OCT_MUST_CHECK oct_status oct_session_obey_kv(oct_session *s, int64_t n_rows, oct_error *err);
 
 #endif

@@ -70,8 +70,8 @@ done
 if [ "$OCT_TEST_SANITIZE" = 1 ]; then
     echo "lint: SKIPPED symbols and instructions: sanitizers add their own"
 else
-    shared="$OCT_TEST_BUILD/liboctet.so"
-    [ -f "$shared" ] || breach "no $shared"
+    shared=$(find "$OCT_TEST_BUILD" -maxdepth 3 -name liboctet.so)
+    [ -f "$shared" ] || breach "no liboctet.so"
     each "exported by liboctet.so:" < <(nm -D --defined-only "$shared" | awk '$3 !~ /^oct_/ { print $3 }')
     declared=$(sed -n 's/.*[ *]\(oct_[a-z_0-9]*\)(.*/\1/p' $OCT_TEST_HEADERS |
         sort -u | grep -vxE 'oct_try_')

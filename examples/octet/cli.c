@@ -299,7 +299,7 @@ int oct_cli_out_end(void)
     return oct_cli_fail(&err);
 }
 
-/* ---- input, numbers, time ------------------------------------------------------------------- */
+/* ---- input, numbers ------------------------------------------------------------------------- */
 
 static oct_status read_all(int fd, const char *name, size_t max_bytes, char **text, size_t *n_out,
                            oct_error *err)
@@ -366,17 +366,4 @@ uint64_t oct_cli_random(void)
     if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r)
         r = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return r;
-}
-
-const char *oct_cli_bytes(uint64_t n, char buf[24])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double x = (double)n;
-    int u = 0;
-    while (x >= 1024 && u < 6) {
-        x /= 1024;
-        u++;
-    }
-    snprintf(buf, 24, u == 0 ? "%.0f %s" : x < 10 ? "%.2f %s" : "%.1f %s", x, units[u]);
-    return buf;
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "octet.h"
+#include <octet/octet.h>
 
 enum {
     OCT_EXIT_OK = 0,
@@ -63,15 +63,15 @@ typedef struct oct_opt {
         .letter = (l), .name = (n), .kind = OCT_OPT_CHOICE, .value = (v), .arg = (words), \
         .help = (text)                                                                    \
     }
-#define OCT_ROW_INT(l, n, v, least, most, word, text)                                 \
-    {                                                                                 \
-        .letter = (l), .name = (n), .kind = OCT_OPT_INT, .value = (v), .lo = (least), \
-        .hi = (most), .arg = (word), .help = (text)                                   \
+#define OCT_ROW_INT(l, n, v, min, max, word, text)                                               \
+    {                                                                                            \
+        .letter = (l), .name = (n), .kind = OCT_OPT_INT, .value = (v), .lo = (min), .hi = (max), \
+        .arg = (word), .help = (text)                                                            \
     }
-#define OCT_ROW_REAL(l, n, v, least, most, word, text)                                 \
-    {                                                                                  \
-        .letter = (l), .name = (n), .kind = OCT_OPT_REAL, .value = (v), .lo = (least), \
-        .hi = (most), .arg = (word), .help = (text)                                    \
+#define OCT_ROW_REAL(l, n, v, min, max, word, text)                                               \
+    {                                                                                             \
+        .letter = (l), .name = (n), .kind = OCT_OPT_REAL, .value = (v), .lo = (min), .hi = (max), \
+        .arg = (word), .help = (text)                                                             \
     }
 #define OCT_ROW_U64(l, n, v, was_given, word, text)                                          \
     {                                                                                        \
@@ -126,14 +126,12 @@ bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);
 
-/* ---- input, numbers, time -------------------------------------------------------------------- */
+/* ---- input, numbers -------------------------------------------------------------------------- */
 
 /* A whole file, or stdin for "-". *text is malloc'd and NUL-terminated, *n without the NUL. Refuses
  * directories and more than max_bytes. Interrupted by the cancel flag. */
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
 uint64_t oct_cli_random(void);
-/* "1.5 GiB" into buf; returns buf. */
-const char *oct_cli_bytes(uint64_t n, char buf[24]);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "cli.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "ranks.h"
 
 enum { IDS_BYTES_MAX = 1 << 30 };
@@ -258,6 +258,6 @@ int oct_cmd_logits(int argc, char **argv)
     code = run(&r, m);
     free(r.token);
     free(r.seq);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }

@@ -4,14 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
 #include "generate.h"
 #include "interactive.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 #include "ranks.h"
-#include "threads.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128 };
 
@@ -264,7 +265,7 @@ static void print_work(const char *what, const oct_gen_work *w, bool decode)
             w->tokens == 1 ? " " : "s", w->seconds, (double)w->tokens / s);
     if (decode)
         fprintf(stderr, "   %s read per token, %.2f GB/s",
-                oct_cli_bytes(w->bytes_read / (uint64_t)w->tokens, b),
+                oct_memory_text(w->bytes_read / (uint64_t)w->tokens, b),
                 (double)w->bytes_read / s / 1e9);
     fputc('\n', stderr);
 }
@@ -277,7 +278,7 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
     char b[24];
     fflush(stdout);
     fprintf(stderr, "\n%-9s %s in %.3f s\n", "load",
-            oct_cli_bytes(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
+            oct_memory_text(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
     print_work("prompt", &g->prompt, false);
     print_work("text", &g->text, true);
     oct_session_params chosen = *p;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model_impl.h"
-#include "threads.h"
+#include <octet/job.h>
+#include <octet/machine.h>
 
 uint64_t oct_gen_bytes(int64_t n_vocab, int64_t n_seqs, int64_t chunk)
 {

@@ -3,7 +3,7 @@
 #define OCT_GENERATE_H
 
 #include "cli.h"
-#include "utf8.h"
+#include <octet/utf8.h>
 
 typedef enum oct_gen_stop {
     OCT_GEN_RUNNING,

@@ -3,6 +3,7 @@
  * Documentation/arch/x86/xstate.rst. */
 #include <cpuid.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -85,6 +86,25 @@ int64_t oct_stream_ahead(void)
     __get_cpuid(1, &r[EAX], &r[EBX], &r[ECX], &r[EDX]);
     uint32_t family = (r[EAX] >> 8 & 0xf) + (r[EAX] >> 20 & 0xff); /* base and extended */
     return amd && family == FAMILY_ZEN_4 ? 0 : 4096;
+}
+
+oct_status oct_isa_choose(const char *name, oct_isa best, oct_isa *isa, oct_error *err)
+{
+    const char *source = name ? "isa" : "OCTET_ISA";
+    name = name ? name : getenv("OCTET_ISA");
+    *isa = best;
+    if (!name || !*name)
+        return OCT_OK;
+    if (!oct_isa_parse(name, isa)) {
+        char names[OCT_ISA_NAMES];
+        oct_isa_names(names);
+        return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
+    }
+    if (*isa > best)
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: this CPU cannot run %s; the best it can is %s", source, name,
+                        oct_kernel_rows[best].name);
+    return OCT_OK;
 }
 
 bool oct_isa_parse(const char *name, oct_isa *isa)

@@ -22,7 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "q8.h"
+#include "act.h"
+#include "status.h"
 #include "types.h"
 
 typedef enum oct_isa {
@@ -38,7 +39,7 @@ enum {
     OCT_ATTN_BLOCK = 128 /* positions whose sums are formed from zero before they are folded */
 };
 
-/* Panels times n_rows activation rows: y[p][r][lane] as defined in q8.h, overwritten.
+/* Panels times n_rows activation rows: y[p][r][lane] as defined in weight.h, overwritten.
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
@@ -102,7 +103,11 @@ typedef struct oct_dot_args {
 } oct_dot_args;
 
 typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
+/* Each weight type has its own. */
 typedef void oct_k_linear_fn(const oct_linear_args *a);
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) \
+    typedef oct_k_linear_fn oct_k_linear_##name##_fn;
+#include "weight_types.inc"
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
@@ -135,6 +140,16 @@ typedef struct oct_kernels {
 #include "kernels.inc"
 } oct_kernels;
 
+/* The product with weights of a type. */
+static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weight_type type)
+{
+    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) [OCT_WEIGHT_##NAME] = k->linear_##name,
+#include "weight_types.inc"
+    };
+    return of[type];
+}
+
 /* The rows, lowest first. */
 extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
 
@@ -156,6 +171,10 @@ oct_isa oct_isa_decode(const oct_cpuid *c);
  * hardware's prefetchers do better alone. */
 int64_t oct_stream_ahead(void);
 
+/* The row that a session takes on a CPU that can run `best`, see oct_machine_choose_isa. */
+OCT_MUST_CHECK oct_status oct_isa_choose(const char *name, oct_isa best, oct_isa *isa,
+                                         oct_error *err);
+
 /* The name of a row; false for anything else. */
 bool oct_isa_parse(const char *name, oct_isa *isa);
 
@@ -167,6 +186,10 @@ void oct_isa_names(char out[OCT_ISA_NAMES]);
  * vector versions are the same operations, lane by lane). The largest errors that are stated here
  * are tested. NaN gives NaN. The steps are in oct_math.h. */
 float oct_expf(float x); /* <= 3 ulp on [-87, 88]; 0 below, Inf above */
+/* w[i] = oct_expf((x[i] - max) / temperature), the same bits; no x above max, temperature > 0. */
+void oct_softmax_weights(const float *x, int64_t n, float max, float temperature, float *w);
+/* sum of exp(x[i] - max), no x above max, in double and 8 lanes; relative error < 1e-13. */
+double oct_exp_sum(const float *x, int64_t n, float max);
 /* exp(cap tanh(x / 2) - cap), cap in (0, 40]; relative error <= 2^-16. */
 float oct_softcap_expf(float x, float cap);
 float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolute <= 1e-30 below */

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "machine.h"
+
 /* Everything measured passes through here, so that no compiler can leave it out. */
 static volatile uint64_t sink;
 

@@ -26,13 +26,6 @@ typedef struct oct_probe_span {
 double oct_probe_read(oct_team *team, oct_isa isa, size_t ahead, const oct_probe_span *spans,
                       int64_t n_spans);
 
-typedef enum oct_probe_kind {
-    OCT_PROBE_INT,  /* the integer instruction of a row's matrix products */
-    OCT_PROBE_F32,  /* fused multiply-add */
-    OCT_PROBE_BF16, /* pairs of bf16 summed in f32 */
-    OCT_PROBE_KINDS
-} oct_probe_kind;
-
 /* One row of the table of arithmetic probes: adding one is adding a row (and its loop, in a file
  * that is compiled for the instruction). */
 typedef struct oct_probe {
