@@ -84,6 +84,7 @@ oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p, c
     oct_status status = s ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "session: out of memory");
     if (s) {
         s->model = m;
+        s->placement = p->placement;
         s->comm = p->comm ? p->comm : oct_comm_local();
         s->cancel = p->cancel;
         status = oct_session_plan_make(m, p, machine, d, NULL, 0, &s->p, err);
@@ -139,12 +140,11 @@ void oct_session_abandon(oct_session *s)
 
 int64_t oct_session_default_chunk(void)
 {
-    oct_isa isa;
+    const oct_kernels *row;
     oct_error ignored = {0}; /* oct_session_new reports this error */
-    return oct_kernel_rows[oct_isa_choose(NULL, oct_isa_detect(), &isa, &ignored) == OCT_OK
-                               ? isa
-                               : OCT_ISA_REF]
-        .chunk;
+    if (oct_kernels_choose(NULL, oct_isa_detect(), &row, &ignored) != OCT_OK)
+        row = &oct_kernel_rows[OCT_KERNELS_REF];
+    return row->chunk;
 }
 
 static oct_status estimate_on(const oct_model *m, const oct_session_params *p,

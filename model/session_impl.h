@@ -10,13 +10,14 @@
 
 struct oct_session {
     const oct_model *model;
+    const oct_placement *placement;
     oct_session_plan p;
     oct_runner runner;
     oct_kv_pages pages;
     oct_kv_cache kv[OCT_MAX_PLACES];
     float *rope;             /* what p.rope is */
     int32_t *pos;            /* [chunk] */
-    struct oct_order *order; /* with room for the rows of a chunk */
+    struct oct_rank_order *order; /* with room for the rows of a chunk */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
     bool ready;             /* complete: the other ranks await orders */
@@ -48,12 +49,12 @@ enum {
 };
 
 /* An order and all that belongs to it are one message. */
-typedef struct oct_order {
+typedef struct oct_rank_order {
     /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length; FORK: from, to; REUSE: sequence,
      * positions */
     int64_t what, a, b;
     int32_t rows[]; /* EVAL: token[a], seq[a], out_row[b]; REUSE: ids[b] */
-} oct_order;
+} oct_rank_order;
 
 static inline int64_t oct_order_rows(const oct_session *s)
 {

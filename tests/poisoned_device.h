@@ -1,5 +1,5 @@
-/* poisoned_device.h: a backend with a memory of its own, made of the CPU's, in which everything that
- * was not brought there is poison. To be included after cmocka.h. */
+/* poisoned_device.h: a backend with a memory of its own, made of the CPU's, in which everything
+ * that was not brought there is poison. To be included after cmocka.h. */
 #ifndef OCT_TEST_POISONED_DEVICE_H
 #define OCT_TEST_POISONED_DEVICE_H
 

@@ -1,6 +1,6 @@
-/* test_backends.c: nodes dealt to the CPU and to devices with memories of their own, in every pattern
- * that a GPU will have and at random: the bits are those of one backend. And every copy that the plan
- * makes is needed: without it the result is another. */
+/* test_backends.c: nodes dealt to the CPU and to devices with memories of their own, in every
+ * pattern that a GPU will have and at random: the bits are those of one backend. And every copy
+ * that the plan makes is needed: without it the result is another. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -282,10 +282,9 @@ static void test_ranks_with_devices(void **state)
                     assert_null(oct_shard_make((oct_shard_layout)by, r, ranks,
                                                model->config.n_slices, model->config.n_experts,
                                                &all.numbers[r].shard));
-                    oct_isa isa;
-                    oct_error err = {0};
-                    assert_int_equal(oct_isa_choose(NULL, oct_isa_detect(), &isa, &err), OCT_OK);
-                    all.numbers[r].k = &oct_kernel_rows[isa];
+                    assert_int_equal(
+                        oct_kernels_choose(NULL, oct_isa_detect(), &all.numbers[r].k, NULL),
+                        OCT_OK);
                     all.d[r] =
                         (oct_devices){.n = 2,
                                       .device = {{&poisoned_kind, &all.numbers[r], device_open},
@@ -306,8 +305,8 @@ static void test_ranks_with_devices(void **state)
 
 /* ---- what plans say ---- */
 
-/* Any deal makes a plan in which nothing is read before it is there, copies go through the host, and
- * attention is where its keys are. */
+/* Any deal makes a plan in which nothing is read before it is there, copies go through the host,
+ * and attention is where its keys are. */
 static void test_random_plans(void **state)
 {
     (void)state;

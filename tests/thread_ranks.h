@@ -52,7 +52,7 @@ static oct_status thread_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     }
     show(c, x);
     oct_fold f;
-    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);
+    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_KERNELS_REF].add);
     for (int r = 0; r < c->size; r++) {
         memcpy(oct_fold_next(&f), h->place[r], (size_t)n * sizeof *x);
         oct_fold_push(&f);
