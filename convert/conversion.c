@@ -20,7 +20,7 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- header ----------------------------------------------------------------------------------- */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 oct_status oct_new_header(const oct_grok_config *config, const oct_grok_tensor *const *tensors,
                           const uint64_t *sums, int64_t n, uint64_t *offsets, void **bytes,
@@ -28,15 +28,22 @@ oct_status oct_new_header(const oct_grok_config *config, const oct_grok_tensor *
 {
     uint64_t align = OCT_FILE_ALIGN;
     oct_gguf_writer *w = oct_gguf_writer_new(OCT_FILE_ALIGN);
-    if (!w)
+    uint32_t *packing = calloc((size_t)n + 1, sizeof *packing);
+    if (!w || !packing) {
+        oct_gguf_writer_free(w);
+        free(packing);
         return oct_fail(err, OCT_ERR_MEMORY, "out of memory for the file's header");
+    }
     oct_grok_config_put(config, w);
     for (int64_t i = 0; i < n; i++) {
         align = tensors[i]->align > align ? tensors[i]->align : align;
+        packing[i] = tensors[i]->packing;
         oct_gguf_put_tensor(w, tensors[i]->name, tensors[i]->dtype, tensors[i]->rank,
                             tensors[i]->ne);
     }
     oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, sums, (uint64_t)n);
+    oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_PACKING, OCT_GGUF_U32, packing, (uint64_t)n);
+    free(packing);
     oct_gguf_put_u64(w, OCT_GROK_KEY_HEADER_SUM, 0);
     uint64_t sum_at = oct_gguf_writer_value_offset(w, OCT_GROK_KEY_HEADER_SUM);
     oct_status s = oct_gguf_writer_header(w, align, bytes, n_bytes, offsets, err);
@@ -97,19 +104,17 @@ static const struct {
                              [OCT_GROK_NORM_FFN_OUT] = {1, {OCT_ROLE_NORM_FFN_OUT}},
                              [OCT_GROK_NORM_FINAL] = {1, {OCT_ROLE_NORM_FINAL}}};
 
-/* Ties the tensors of packed units to those of their scales: both kinds come by layer. */
+/* Ties the tensors of packed units to those of their scales, which come after them. */
 static void tie_scales(oct_conversion *c)
 {
-    int64_t next[OCT_GROK_KINDS] = {0};
     for (int64_t i = 0; i < c->n_tensors; i++) {
-        const oct_new_tensor *scales = &c->tensors[i];
-        if (!oct_grok_is_scales(scales->desc.kind))
+        const oct_grok_tensor *scales = &c->tensors[i].desc;
+        oct_new_tensor *t = &c->tensors[i];
+        if (!oct_grok_is_scales(scales->kind))
             continue;
-        oct_new_tensor *t = &c->tensors[next[scales->desc.kind]];
-        while (t->layout != scales->layout || oct_grok_is_scales(t->desc.kind))
-            t++;
-        t->scales = scales;
-        next[scales->desc.kind] = t + 1 - c->tensors;
+        while (t->desc.kind != oct_grok_weights_of(scales->kind) || t->desc.layer != scales->layer)
+            t--;
+        t->scales = &c->tensors[i];
     }
 }
 
@@ -127,7 +132,7 @@ static oct_status list_tensors(oct_conversion *c, oct_error *err)
     for (int64_t i = 0; i < n; i++) {
         oct_new_tensor *t = &c->tensors[i];
         t->desc = list[i];
-        t->layout = oct_grok_layout_of(&c->layouts, list[i].kind);
+        t->layout = oct_grok_layout_of(&c->layouts, list[i].kind, list[i].layer);
         t->embedding = list[i].kind == OCT_GROK_EMBEDDING ? &c->layouts.embedding : NULL;
         t->source = c->source;
         for (int k = 0; k < sources[list[i].kind].n; k++)
@@ -192,7 +197,7 @@ oct_status oct_conversion_plan(oct_conversion *c, oct_error *err)
 {
     void *header = NULL;
     size_t n = 0;
-    OCT_TRY(oct_grok_layouts_init(&c->source->config, &c->layouts, err));
+    OCT_TRY(oct_grok_layouts_init(&c->source->config, NULL, &c->layouts, err));
     OCT_TRY(list_tensors(c, err));
     uint64_t *offsets = malloc((size_t)c->n_tensors * sizeof *offsets);
     if (!offsets)
@@ -205,7 +210,7 @@ oct_status oct_conversion_plan(oct_conversion *c, oct_error *err)
     return s;
 }
 
-/* ---- a parallel loop with a part in order ------------------------------------------------------ */
+/* ---- a parallel loop with a part in order ---------------------------------------------------- */
 
 /* Several threads work on items while a checksum takes them one after the other. */
 typedef struct ordered {
@@ -516,11 +521,14 @@ static oct_status check_sum(void *ctx, int thread, int64_t i, oct_error *err)
 static oct_status compare_header(const oct_conversion *c, const oct_gguf *g, oct_error *err)
 {
     oct_grok_config config;
-    const void *sums = NULL;
-    uint64_t n = 0;
+    const void *sums = NULL, *packing = NULL;
+    uint64_t n = 0, n_packing = 0;
     OCT_TRY(oct_grok_config_get(g, &config, err));
     OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
-    bool same = n == (uint64_t)c->n_tensors && oct_gguf_n_tensors(g) == c->n_tensors;
+    OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_PACKING, OCT_GGUF_U32, &packing, &n_packing,
+                               err));
+    bool same =
+        n == (uint64_t)c->n_tensors && n_packing == n && oct_gguf_n_tensors(g) == c->n_tensors;
 #define OCT_GROK_INT(field, key) same = same && config.field == c->source->config.field;
 #define OCT_GROK_FLOAT(field, key) \
     same = same && memcmp(&config.field, &c->source->config.field, sizeof config.field) == 0;
@@ -529,9 +537,12 @@ static oct_status compare_header(const oct_conversion *c, const oct_gguf *g, oct
         const oct_new_tensor *t = &c->tensors[i];
         const oct_gguf_tensor *f = oct_gguf_tensor_at(g, i);
         uint64_t sum;
+        uint32_t number;
         memcpy(&sum, (const uint8_t *)sums + 8 * i, sizeof sum);
-        same = strcmp(f->name, t->desc.name) == 0 && f->offset == t->at && f->bytes == t->bytes &&
-               f->dtype == t->desc.dtype && sum == t->sum;
+        memcpy(&number, (const uint8_t *)packing + 4 * i, sizeof number);
+        same = number == t->desc.packing && strcmp(f->name, t->desc.name) == 0 &&
+               f->offset == t->at && f->bytes == t->bytes && f->dtype == t->desc.dtype &&
+               sum == t->sum;
     }
     return same ? OCT_OK
                 : oct_fail(err, OCT_ERR_IO,

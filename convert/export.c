@@ -84,14 +84,13 @@ static const oct_plain *plain_source(const oct_grok_layer *w, oct_grok_kind kind
 static oct_status check_model(const exporter *x)
 {
     const oct_grok_config *c = &x->model->config;
-    const oct_grok_layouts *l = &x->model->layouts;
     const struct {
         const char *what;
         int64_t group_in;
-    } groups[] = {{"query, key, value", l->qkv.group_in},
-                  {"attention output", l->attn_out.group_in},
-                  {"FFN gate and up", l->gate_up.group_in},
-                  {"FFN down", l->down.group_in}};
+    } groups[] = {{"query, key, value", c->d_model / c->qkv_groups},
+                  {"attention output", c->n_q_heads * c->head_dim / c->attn_out_groups},
+                  {"FFN gate and up", c->d_model / c->gate_up_groups},
+                  {"FFN down", c->d_ff / c->down_groups}};
     const char *path = oct_gguf_path(x->model->file);
 
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)
@@ -344,7 +343,7 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
             int64_t channel;
             if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
                 continue;
-            const float v = oct_f32_of_bf16(oct_q8_scale(l, s, panel, lane, g));
+            const float v = oct_f32_of_bf16(oct_weight_scale(l, s, panel, lane, g));
             x->report->n_scales++;
             if (!isfinite(v))
                 return oct_fail(x->err, OCT_ERR_NUMERIC,
@@ -365,28 +364,20 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
 static void fill_rows(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                       int64_t panel, int64_t first_in, size_t row_bytes)
 {
-    const size_t quad_bytes = OCT_PANEL * OCT_QUAD;
     const oct_weight_layout *l = &t->layout;
-    const uint8_t *weights = unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes;
+    const uint8_t *weights = unit_of(t, expert, slice);
     const uint16_t *scales = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++) {
         uint16_t f16[OCT_PANEL];
         for (int lane = 0; lane < OCT_PANEL; lane++)
-            f16[lane] = convert_scale(oct_q8_scale(l, scales, panel, lane, g));
-        for (int64_t i = 0; i < l->group_in; i += BLOCK) {
-            const uint8_t *quads =
-                weights + (size_t)(g * l->group_quads + i / OCT_QUAD) * quad_bytes;
-            const size_t block = (size_t)(first_in + g * l->group_in + i) / BLOCK;
-            for (size_t lane = 0; lane < OCT_PANEL; lane++) {
-                uint8_t *out = x->rows + lane * row_bytes + block * BLOCK_BYTES;
+            f16[lane] = convert_scale(oct_weight_scale(l, scales, panel, lane, g));
+        for (int64_t i = g * l->group_in; i < (g + 1) * l->group_in; i += BLOCK) {
+            const size_t block = (size_t)(first_in + i) / BLOCK;
+            for (int lane = 0; lane < OCT_PANEL; lane++) {
+                uint8_t *out = x->rows + (size_t)lane * row_bytes + block * BLOCK_BYTES;
                 memcpy(out, &f16[lane], 2);
-                for (size_t q = 0; q < BLOCK / OCT_QUAD; q++) {
-                    uint32_t four;
-                    memcpy(&four, quads + q * quad_bytes + lane * OCT_QUAD, sizeof four);
-                    four ^= 0x80808080u;
-                    memcpy(out + 2 + q * OCT_QUAD, &four, sizeof four);
-                }
+                oct_weight_unpack(l, weights, panel, lane, i, BLOCK, (int8_t *)out + 2);
             }
         }
     }

@@ -10,37 +10,8 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
-/* The attention's cap, the base of rotations and the norms' epsilon are constants of xAI's code that
- * no configuration holds: they are these for other models too. */
-static const oct_grok_config grok1 = {.n_layers = 64,
-                                      .n_vocab = 131072,
-                                      .n_ctx = 8192,
-                                      .d_model = 6144,
-                                      .n_q_heads = 48,
-                                      .n_kv_heads = 8,
-                                      .head_dim = 128,
-                                      .d_ff = 32768,
-                                      .n_experts = 8,
-                                      .n_used = 2,
-                                      .n_slices = 8,
-                                      .qkv_groups = 1,
-                                      .attn_out_groups = 8,
-                                      .gate_up_groups = 1,
-                                      .down_groups = 8,
-                                      .pad_id = 0,
-                                      .eos_id = 2,
-                                      .embedding_scale = 78.38367176906169f,
-                                      .output_scale = 0.5773502691896257f,
-                                      .attn_scale = 0.08838834764831845f,
-                                      .attn_cap = 30,
-                                      .rope_base = 10000,
-                                      .norm_eps = 1e-5f};
-
-oct_grok_config oct_hparams_grok1(void)
-{
-    return grok1;
-}
-
+/* The attention's cap, the base of rotations and the norms' epsilon are constants of xAI's code
+ * that no configuration holds: they are these for other models too. */
 static const struct {
     const char *key;
     bool integer;
@@ -49,12 +20,12 @@ static const struct {
     [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX},
     [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX},
     [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS},
-    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_GROK_MAX_EXPERTS},
+    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_WEIGHT_MAX_EXPERTS},
     [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX},
     [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX},
     [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX},
     [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6},
-    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_GROK_MAX_EXPERTS},
+    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_WEIGHT_MAX_EXPERTS},
     [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX},
     [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX},
     [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX},
@@ -139,6 +110,7 @@ static int64_t number(const oct_hparams *h, oct_hparam p)
 
 bool oct_hparams_is_grok1(const oct_ckpt *c, char why[128])
 {
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
     const struct {
         const char *name;
         int64_t here, grok1;
@@ -264,6 +236,7 @@ oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, cons
                                const char *looked_in, oct_grok_config *out, oct_error *err)
 {
     /* What Grok-1's shapes do not tell. */
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
     const struct {
         oct_hparam param;
         double value;

@@ -177,6 +177,7 @@ static void begin_cutout(cutout *c, const oct_weight_layout *l, int64_t slice)
     *c = (cutout){.layout = {.n_experts = 1,
                              .n_slices = 1,
                              .split = OCT_SPLIT_OUT,
+                             .type = l->type,
                              .n_in = l->unit_groups * l->group_in,
                              .n_groups = l->unit_groups,
                              .interleave = l->interleave},
@@ -314,9 +315,9 @@ static oct_status make_packed(const oct_new_tensor *t, const oct_piece *p, uint8
             rest += round_up((size_t)(scales.n_in * scales.n_out) * 2, 64);
     }
     if (is_scales(t))
-        oct_q8_pack(&c.layout, 0, src, NULL, (uint16_t *)(void *)scratch);
+        oct_weight_pack(&c.layout, 0, src, NULL, (uint16_t *)(void *)scratch);
     else
-        oct_q8_pack(&c.layout, 0, src, scratch, NULL);
+        oct_weight_pack(&c.layout, 0, src, scratch, NULL);
     size_t made = extent_of(t, &c.layout).bytes;
     if (made < p->bytes)
         memset(scratch + made, 0, p->bytes - made);
@@ -418,12 +419,12 @@ typedef struct stored_lane {
 
 static uint16_t lane_scale(const stored_lane *s)
 {
-    return oct_q8_scale(s->l, s->scales, s->panel, s->lane, s->group);
+    return oct_weight_scale(s->l, s->scales, s->panel, s->lane, s->group);
 }
 
 static int8_t lane_weight(const stored_lane *s, int64_t i)
 {
-    return oct_q8_weight(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
+    return oct_weight_at(s->l, s->weights, s->panel, s->lane, s->group * s->l->group_in + i);
 }
 
 /* The columns of a part, as they are in the source. */
@@ -434,8 +435,8 @@ typedef struct source_columns {
     int64_t ld;
 } source_columns;
 
-/* A group of a lane: each weight of a plain matrix within half a step of its source, each of an int8
- * matrix, and its scale, equal. */
+/* A group of a lane: each weight of a plain matrix within half a step of its source, each of an
+ * int8 matrix, and its scale, equal. */
 static bool near_source(const stored_lane *s, const source_columns *c, int64_t column,
                         oct_q8_error *e)
 {
@@ -539,8 +540,8 @@ static oct_status verify_packed(const oct_new_tensor *t, const oct_piece *p, con
      * the beginning of the next panels and not here. */
     if (x.stride > p->bytes)
         memset(stored + p->bytes, 0, x.stride - p->bytes);
-    *same = is_scales(t) ? oct_q8_verify(&c.layout, 0, src, NULL, (uint16_t *)(void *)stored)
-                         : oct_q8_verify(&c.layout, 0, src, stored, NULL);
+    *same = is_scales(t) ? oct_weight_verify(&c.layout, 0, src, NULL, (uint16_t *)(void *)stored)
+                         : oct_weight_verify(&c.layout, 0, src, stored, NULL);
     return OCT_OK;
 }
 

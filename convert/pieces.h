@@ -10,6 +10,7 @@
 
 #include "convert.h"
 #include "grok.h"
+#include "q8.h"
 #include "source.h"
 #include "status.h"
 
@@ -55,8 +56,8 @@ OCT_MUST_CHECK oct_status oct_piece_make(const oct_new_tensor *t, const oct_piec
                                          uint8_t *scratch, oct_error *err);
 
 /* Reads a piece back to the start of scratch, where it stays, and compares it with the source,
- * without the code that made it. For matrices that were quantised on the way: every weight, with its
- * stored scale, within half a step of its source; the difference is added to *q8_error. */
+ * without the code that made it. For matrices that were quantised on the way: every weight, with
+ * its stored scale, within half a step of its source; the difference is added to *q8_error. */
 OCT_MUST_CHECK oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p,
                                            const oct_output *file, uint8_t *scratch,
                                            oct_q8_error *q8_error, oct_error *err);

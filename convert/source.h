@@ -133,8 +133,8 @@ void oct_source_close(oct_source *s); /* NULL is fine */
  * they take 256 KiB of memory at most. Thread-safe. */
 OCT_MUST_CHECK oct_status oct_source_read_i8(const oct_source *s, const oct_source_tensor *t,
                                              const oct_tile *tile, int8_t *out, oct_error *err);
-/* Its scales (tile.in counts groups), bf16 bits, into out[n_in][n_out]; one that is not finite is an
- * error that names its place. */
+/* Its scales (tile.in counts groups), bf16 bits, into out[n_in][n_out]; one that is not finite is
+ * an error that names its place. */
 OCT_MUST_CHECK oct_status oct_source_read_scales(const oct_source *s, const oct_source_tensor *t,
                                                  const oct_tile *tile, uint16_t *out,
                                                  oct_error *err);

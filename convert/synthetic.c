@@ -64,12 +64,13 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
     return OCT_OK;
 }
 
-/* One panel of a unit: every byte random, padding channels and inputs with weight zero. */
+/* One panel of a unit of OCT_WEIGHT_Q8: every byte random, padding channels and inputs with weight
+ * zero. */
 static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
                        unsigned char *out)
 {
     size_t quads = (size_t)(l->unit_groups * l->group_quads);
-    for (size_t i = 0; i < quads * 256; i += 8) {
+    for (size_t i = 0; i < quads * OCT_Q8_QUAD_BYTES; i += 8) {
         uint64_t r = next(&j->rng);
         memcpy(out + i, &r, 8);
     }
@@ -80,7 +81,7 @@ static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_
         for (size_t q = 0; q < quads; q++) {
             int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_QUAD;
             for (int64_t k = real ? left : 0; k < OCT_QUAD; k++)
-                out[q * 256 + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
+                out[q * OCT_Q8_QUAD_BYTES + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
         }
     }
 }
@@ -173,7 +174,7 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
     OCT_TRY(write_header(j, &header_bytes, err));
     uint64_t end = header_bytes;
     for (int64_t i = 0; i < j->n; i++) {
-        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
+        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind, list[i].layer);
         uint64_t bytes = 0;
         XXH3_64bits_reset(j->hash);
         if (!j->p->hollow)
@@ -194,13 +195,13 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
 static oct_status plan(job *j, oct_grok_tensor **list, oct_error *err)
 {
     const oct_synthetic_params *p = j->p;
-    j->config = p->config ? *p->config : oct_hparams_grok1();
+    j->config = p->config ? *p->config : oct_grok1_config(64, 131072);
     if (!p->config && p->n_layers)
         j->config.n_layers = p->n_layers;
     if (!p->config && p->n_vocab)
         j->config.n_vocab = p->n_vocab;
     OCT_TRY(oct_grok_config_check(&j->config, err));
-    OCT_TRY(oct_grok_layouts_init(&j->config, &j->layouts, err));
+    OCT_TRY(oct_grok_layouts_init(&j->config, NULL, &j->layouts, err));
     OCT_TRY(oct_grok_manifest(&j->config, &j->layouts, list, &j->n, err));
     for (int64_t i = 0; i < j->n; i++) {
         uint64_t bytes = 0;

@@ -12,7 +12,7 @@
 #define OCT_GRAPH_H
 
 #include "arena.h"
-#include "q8.h"
+#include "act.h"
 #include "shard.h"
 #include "status.h"
 

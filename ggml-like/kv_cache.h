@@ -6,7 +6,8 @@
  *
  * One page number names the same 128 positions in all layers and heads. The heads of a NUMA domain
  * have a region of their own. The memory comes zeroed and is touched as positions are written.
- * Elements of V beyond head_dim are never written, so they stay zero whoever used the page before. */
+ * Elements of V beyond head_dim are never written, so they stay zero whoever used the page before.
+ */
 #ifndef OCT_KV_CACHE_H
 #define OCT_KV_CACHE_H
 

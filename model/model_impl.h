@@ -16,9 +16,19 @@ typedef struct oct_grok_layer {
     oct_plain norm_attn_in, norm_attn_out, norm_ffn_in, norm_ffn_out; /* [1, D] */
 } oct_grok_layer;
 
+/* A layer's packed weights of a kind. */
+static inline oct_weight *oct_grok_weight(oct_grok_layer *w, oct_grok_kind kind)
+{
+    return kind == OCT_GROK_QKV        ? &w->qkv
+           : kind == OCT_GROK_ATTN_OUT ? &w->attn_out
+           : kind == OCT_GROK_GATE_UP  ? &w->gate_up
+                                       : &w->down;
+}
+
 struct oct_model {
     oct_gguf *file;
     oct_grok_config config;
+    oct_grok_types *types; /* [n_layers], that layouts point to */
     oct_grok_layouts layouts;
     oct_model_info info;
     oct_spm *tokenizer; /* NULL: none in the file */

@@ -17,7 +17,7 @@ static double fullest_node(int nodes, int64_t each, int64_t used)
     for (int64_t i = 0; i < used; i++) /* C(nodes * each, used) */
         all = all * (double)(nodes * each - i) / (double)(i + 1);
     for (int64_t m = 0; m < used && m < each; m++) {
-        double ways[OCT_GROK_MAX_EXPERTS + 1] = {1};
+        double ways[OCT_WEIGHT_MAX_EXPERTS + 1] = {1};
         for (int node = 0; node < nodes; node++)
             for (int64_t k = used; k > 0; k--) { /* downwards: lower ones are still without node */
                 double choose = 1;
@@ -31,25 +31,16 @@ static double fullest_node(int nodes, int64_t each, int64_t used)
     return mean;
 }
 
-static double unit_bytes(const oct_weight_layout *l)
-{
-    return (double)(l->unit_bytes + l->scale_bytes);
-}
-
 static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
                          double depth, int64_t kv_elem)
 {
-    double attn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION);
-    double ffn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_EXPERTS);
-    double vocab = (double)oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY);
-    double slices = (double)c->n_slices, d = (double)c->d_model, experts = (double)c->n_used;
+    const oct_grok_bytes weights = oct_grok_weight_bytes(c, l, s);
+    double attn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION) / (double)c->n_slices;
+    double experts = (double)c->n_used;
     if (s->whole_experts)
         experts = fullest_node(s->size, s->experts.end - s->experts.first, c->n_used);
-    double kv = 2.0 * depth * (double)(kv_elem * c->n_kv_heads * c->head_dim) * attn / slices;
-    double layer = attn * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) + kv +
-                   experts * ffn * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
-                   4 * d * (4 + (c->n_experts > 1 ? (double)c->n_experts : 0));
-    return (double)c->n_layers * layer + vocab / slices * (double)c->n_vocab * d * sizeof(uint16_t);
+    double kv = 2.0 * depth * (double)(kv_elem * c->n_kv_heads * c->head_dim) * attn;
+    return (double)weights.common + experts * (double)weights.expert + (double)c->n_layers * kv;
 }
 
 static void add_sum(oct_token_cost *k, const oct_network *net, double ranks, double bytes)

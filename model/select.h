@@ -18,8 +18,8 @@ typedef struct oct_blocks {
 } oct_blocks;
 void oct_blocks_init(oct_blocks *b, const float *x, int64_t n);
 
-/* A value that at least k of x reach, 1 <= k <= n: near the k-th largest if k is far below the number
- * of blocks; -Inf if k is above it. No NaN. */
+/* A value that at least k of x reach, 1 <= k <= n: near the k-th largest if k is far below the
+ * number of blocks; -Inf if k is above it. No NaN. */
 float oct_blocks_bound(const oct_blocks *b, int64_t k);
 
 /* With v[n] sorted ascending: the first value at which the cumulative weight reaches target, the

@@ -154,14 +154,14 @@ static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
     oct_session_plan s;
     oct_status status = oct_session_plan_make(m, p, machine, NULL, room, sizeof room, &s, err);
     if (status == OCT_OK)
-        *need = (oct_session_need){
-            .weights = s.shard.size == 1 ? m->info.weight_bytes : s.plan.need[OCT_HOST].weights,
-            .kv = s.kv.bytes,
-            .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
-            .n_threads = s.cpu.n_threads,
-            .n_domains = s.cpu.n_domains,
-            .isa = s.cpu.k->name,
-            .threads_why = s.threads_why};
+        *need = (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
+                                   .kv = s.kv.bytes,
+                                   .buffers =
+                                       s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
+                                   .n_threads = s.cpu.n_threads,
+                                   .n_domains = s.cpu.n_domains,
+                                   .isa = s.cpu.k->name,
+                                   .threads_why = s.threads_why};
     oct_session_plan_free(&s);
     return status;
 }

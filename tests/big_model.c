@@ -10,10 +10,8 @@
 int main(int argc, char **argv)
 {
     oct_error err = {0};
-    oct_grok_config c = oct_hparams_grok1();
+    oct_grok_config c = oct_grok1_config(2, 8192);
     oct_synthetic_params p = {.config = &c, .seed = 1};
-    c.n_layers = 2;
-    c.n_vocab = 8192;
     c.d_model = 2048;
     c.d_ff = 8 * 1408;
     c.n_q_heads = 16;

@@ -210,7 +210,7 @@ octet_ok info
 check "info: machine" grep -qE '^  kernels +(ref|avx2|avx512|amx), of ref' out
 check "info without a model: no file" bash -c '! grep -q ^file out'
 octet_ok info "$tiny" --verify --tensors --keys
-for line in '^  format +1$' '^  checksums +all tensors agree$' '^  experts per token +2$' \
+for line in '^  format +2$' '^  checksums +all tensors agree$' '^  experts per token +2$' \
     '^  fingerprint +[0-9a-f]{16}$' '^  tokenizer +inside$' '^  octet.block_count .* "?6"?$' \
     '^  tokenizer.sentencepiece +i8 '; do
     check "info: $line" grep -qE "$line" out

@@ -58,7 +58,7 @@ void emulated_few_rows(const oct_linear_args *a)
                 int64_t row_g = a->first_group + g, isum = 0;
                 for (int64_t i = 0; i < l->group_in; i++) {
                     int64_t at = row_g * l->group_pad + i;
-                    isum += (int64_t)oct_q8_weight(a->w, a->panel, 0, lane, g * l->group_in + i) *
+                    isum += (int64_t)oct_weight_at(a->w, a->panel, 0, lane, g * l->group_in + i) *
                             (256 * digits[at] + digits[plane + at]);
                     if ((i + 1) % l->block == 0 || i + 1 == l->group_in) {
                         t = fmaf((float)isum, s[row_g * l->group_blocks + i / l->block], t);
@@ -77,7 +77,7 @@ static oct_kernels emulated_row(void)
     oct_kernels k = *ref_row;
     k.name = "amx, emulated";
     k.act_quantise = planes_act_quantise;
-    k.linear = emulated_linear;
+    k.linear_q8 = emulated_linear;
     return k;
 }
 
@@ -209,13 +209,13 @@ static void emulated_checks(void **state)
         skip();
     rig_catch_crashes();
     oct_kernels k = emulated_row();
-    const char *wrong = check_linear(&k);
+    const char *wrong = check_linear_q8(&k);
     if (wrong)
         fail_msg("%s", wrong);
     if (oct_isa_detect() < OCT_ISA_AVX512)
         return;
     k.act_quantise = oct_kernel_rows[OCT_ISA_AVX512].act_quantise; /* the rows it will get */
-    wrong = check_linear(&k);
+    wrong = check_linear_q8(&k);
     if (wrong)
         fail_msg("with avx512's activations: %s", wrong);
 }
@@ -235,7 +235,7 @@ static void no_needless_work(void **state)
     for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
         const linear_shape *s = &shapes[i / 2];
         const int64_t n_panels = 1 + (int64_t)i % 3, digits = 1 + (int64_t)i % 2;
-        const int64_t block = digits == 1 ? OCT_Q8_BLOCK_I8 : OCT_Q8_BLOCK;
+        const int64_t block = digits == 1 ? OCT_ACT_BLOCK_I8 : OCT_ACT_BLOCK;
         tile_counts before = emulated_counts;
         check_digits = (int)digits;
         const char *wrong = linear_case_run(&k, s, n_panels, NORMAL);
@@ -273,7 +273,7 @@ static void compiled_row(void **state)
         emulated_trap(rig_on_signal);
     tile_counts before = emulated_counts;
     check_shapes(k);
-    const char *wrong = check_linear(k);
+    const char *wrong = check_linear_q8(k);
     if (wrong)
         fail_msg("%s", wrong);
     assert_true(tiles || emulated_counts.dots > before.dots);

@@ -274,8 +274,8 @@ static packed pack(const char *w0, const char *w1, enum oct_weight_split split)
     for (int64_t slice = 0; slice < p.l.n_slices; slice++) {
         uint8_t *unit = p.units + oct_weight_unit_offset(&p.l, 0, slice);
         uint16_t *scales = scales_of(&p, slice);
-        oct_q8_pack(&p.l, slice, src, unit, scales);
-        assert_true(oct_q8_verify(&p.l, slice, src, unit, scales));
+        oct_weight_pack(&p.l, slice, src, unit, scales);
+        assert_true(oct_weight_verify(&p.l, slice, src, unit, scales));
     }
     for (int i = 0; i < 2; i++) {
         oct_npy_free(&w[i]);
@@ -293,7 +293,7 @@ static void multiply_panel(const oct_kernels *k, const packed *p, int64_t panel,
     oct_fold fold;
     oct_fold_begin(&fold, levels, n, k->add);
     for (int64_t slice = 0; slice < p->l.n_slices; slice++) {
-        k->linear(
+        k->linear_q8(
             &(oct_linear_args){.n_panels = 1,
                                .w = &p->l,
                                .panel = p->units + oct_weight_unit_offset(&p->l, 0, slice) +
@@ -350,9 +350,9 @@ static double bf16_error(const packed *p, const float *x, const float *want)
             const uint8_t *unit = p->units + oct_weight_unit_offset(&p->l, 0, i / unit_in);
             int lane = (int)(o % OCT_PANEL);
             int64_t panel = o / OCT_PANEL, in = i % unit_in;
-            double w = (double)oct_q8_weight(&p->l, unit, panel, lane, in) *
-                       (double)oct_f32_of_bf16(oct_q8_scale(&p->l, scales_of(p, i / unit_in), panel,
-                                                            lane, in / p->l.group_in));
+            double w = (double)oct_weight_at(&p->l, unit, panel, lane, in) *
+                       (double)oct_f32_of_bf16(oct_weight_scale(&p->l, scales_of(p, i / unit_in),
+                                                                panel, lane, in / p->l.group_in));
             y += w * (double)oct_f32_of_bf16(oct_bf16_of_f32(x[i]));
         }
         err += (y - (double)want[o]) * (y - (double)want[o]);

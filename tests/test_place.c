@@ -220,7 +220,7 @@ static void test_kept(void **state)
 /* Bytes of the attention matrices of all layers. */
 static uint64_t attention_bytes(const oct_model *m)
 {
-    const oct_weight_layout *l[2] = {&m->layouts.qkv, &m->layouts.attn_out};
+    const oct_weight_layout *l[2] = {&m->layers[0].qkv.layout, &m->layers[0].attn_out.layout};
     uint64_t bytes = 0;
     for (int i = 0; i < 2; i++)
         bytes += (uint64_t)l[i]->n_slices * (l[i]->unit_stride + l[i]->scale_stride);

@@ -123,9 +123,7 @@ static void test_six_slices(void **state)
     oct_error err = {0};
     oct_model *m;
     char path[64];
-    oct_grok_config c = oct_hparams_grok1();
-    c.n_layers = 2;
-    c.n_vocab = 130;
+    oct_grok_config c = oct_grok1_config(2, 130);
     c.n_ctx = 64;
     c.d_model = 96;
     c.n_q_heads = 12;

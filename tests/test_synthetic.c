@@ -21,9 +21,7 @@
 /* Widths that are no multiples of a panel or a block, several scale groups, three slices. */
 static oct_grok_config odd_config(void)
 {
-    oct_grok_config c = oct_hparams_grok1();
-    c.n_layers = 2;
-    c.n_vocab = 130;
+    oct_grok_config c = oct_grok1_config(2, 130);
     c.n_ctx = 64;
     c.d_model = 360;
     c.n_q_heads = 6;
@@ -196,7 +194,7 @@ static void test_grok1(void **state)
 {
     (void)state;
     oct_error err = {0};
-    oct_grok_config c = oct_hparams_grok1();
+    oct_grok_config c = oct_grok1_config(64, 131072);
     assert_int_equal(oct_grok_config_check(&c, &err), OCT_OK);
     /* 314 billion parameters, the tied table once */
     double d = 6144, layer = d * 128 * (48 + 2 * 8) + d * 6144 + 8 * 3 * d * 32768;

@@ -126,7 +126,7 @@ static int64_t gate_up_units(const oct_cpu_run *c, const oct_weight *w)
 static void share_tasks(oct_cpu_run *c, const wave *w, const oct_weight_layout *l, int64_t n_units,
                         oct_cpu_task_fn *fn)
 {
-    oct_cpu_work groups[OCT_CPU_MAX_EXPERTS];
+    oct_cpu_work groups[OCT_WEIGHT_MAX_EXPERTS];
     for (int64_t e = w->first; e < w->end; e++) {
         int64_t rows = w->t->first[e + 1] - w->t->first[e];
         panel_run run = panel_run_of(c, w, e, l, n_units);

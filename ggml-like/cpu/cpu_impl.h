@@ -13,7 +13,6 @@ enum {
     OCT_ROW_BLOCK = 128, /* rows that share a panel while it is in the cache */
     OCT_FOLD_LEVELS = 4,
     OCT_SHARE_PHASES = 4,
-    OCT_CPU_MAX_EXPERTS = 64,
     OCT_HEAD_ROWS = 64 /* rows of the table that one task of the head takes */
 };
 

@@ -81,6 +81,7 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_step *s, int which, const 
 {
     const oct_weight *w = s->node->w[which];
     const oct_weight_layout *l = &w->layout;
+    oct_k_linear_fn *linear = oct_kernels_linear(c->cpu->k, l->type);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {.w = l,
                          .n_panels = n_panels,
@@ -96,7 +97,7 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_step *s, int which, const 
         a.panel = data + oct_weight_unit_offset(l, expert, slice);
         a.scales = scales + oct_weight_scale_offset(l, expert, slice) / sizeof *scales;
         a.y = tiles.y;
-        c->cpu->k->linear(&a);
+        linear(&a);
         return tiles.y;
     }
     oct_fold fold;
@@ -112,7 +113,7 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_step *s, int which, const 
         a.scales = scales + oct_weight_scale_offset(l, expert, slice) / sizeof *scales;
         a.first_group = slice * l->unit_groups;
         a.y = oct_fold_next(&fold);
-        c->cpu->k->linear(&a);
+        linear(&a);
         oct_fold_push(&fold);
     }
     return oct_fold_end(&fold);

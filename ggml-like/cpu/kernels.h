@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "q8.h"
+#include "act.h"
 #include "status.h"
 #include "types.h"
 
@@ -39,7 +39,7 @@ enum {
     OCT_ATTN_BLOCK = 128 /* positions whose sums are formed from zero before they are folded */
 };
 
-/* Panels times n_rows activation rows: y[p][r][lane] as defined in q8.h, overwritten.
+/* Panels times n_rows activation rows: y[p][r][lane] as defined in weight.h, overwritten.
  * The unit's groups are groups first_group .. first_group + unit_groups - 1 of the rows.
  * The panel is 64-byte aligned, the rows too. */
 typedef struct oct_linear_args {
@@ -103,7 +103,11 @@ typedef struct oct_dot_args {
 } oct_dot_args;
 
 typedef void oct_k_act_quantise_fn(const oct_act_layout *l, const float *x, void *row);
+/* Each weight type has its own. */
 typedef void oct_k_linear_fn(const oct_linear_args *a);
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) \
+    typedef oct_k_linear_fn oct_k_linear_##name##_fn;
+#include "weight_types.inc"
 typedef void oct_k_attn_fn(const oct_attn_args *a);
 typedef void oct_k_dot_bf16_fn(const oct_dot_args *a);
 typedef void oct_k_dot_f32_fn(const oct_dot_args *a);
@@ -135,6 +139,16 @@ typedef struct oct_kernels {
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;
+
+/* The product with weights of a type. */
+static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weight_type type)
+{
+    oct_k_linear_fn *const of[OCT_WEIGHT_TYPES] = {
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) [OCT_WEIGHT_##NAME] = k->linear_##name,
+#include "weight_types.inc"
+    };
+    return of[type];
+}
 
 /* The rows, lowest first. */
 extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];

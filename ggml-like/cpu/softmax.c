@@ -42,28 +42,28 @@ static void exp_of_floats(f64x2 x[PAIRS])
 {
     const double to_int = ROUND_TO(0) + 1023, to_28 = ROUND_TO(28), to_26 = ROUND_TO(26);
     f64x2 k[PAIRS], r[PAIRS], p[PAIRS];
-    EACH_PAIR (j)
-        r[j] = pick((u64x2)(x[j] < (double)OCT_EXP_MIN), (double)OCT_EXP_MIN, x[j]);
-    EACH_PAIR (j)
-        k[j] = r[j] * (double)OCT_EXP_LOG2E + to_int;
-    EACH_PAIR (j)
-        p[j] = k[j] - to_int;
-    EACH_PAIR (j)
-        r[j] = (r[j] - p[j] * (double)OCT_EXP_LN2_HI) - p[j] * (double)OCT_EXP_LN2_LO;
-    EACH_PAIR (j)
-        r[j] = rounded(r[j]);
-    EACH_PAIR (j)
-        p[j] = r[j] * (double)OCT_EXP_C5 + ((double)OCT_EXP_C4 + to_28) - to_28;
-    EACH_PAIR (j)
-        p[j] = p[j] * r[j] + ((double)OCT_EXP_C3 + to_26) - to_26;
-    EACH_PAIR (j)
-        p[j] = rounded(p[j] * r[j] + (double)OCT_EXP_C2);
-    EACH_PAIR (j)
-        p[j] = rounded(p[j] * r[j] + 1.0);
-    EACH_PAIR (j)
-        p[j] = (p[j] * r[j] + 1.0) * (f64x2)((u64x2)k[j] << 52);
-    EACH_PAIR (j)
-        x[j] = pick((u64x2)(x[j] < (double)OCT_EXP_MIN), 0, p[j]);
+    EACH_PAIR(j)
+    r[j] = pick((u64x2)(x[j] < (double)OCT_EXP_MIN), (double)OCT_EXP_MIN, x[j]);
+    EACH_PAIR(j)
+    k[j] = r[j] * (double)OCT_EXP_LOG2E + to_int;
+    EACH_PAIR(j)
+    p[j] = k[j] - to_int;
+    EACH_PAIR(j)
+    r[j] = (r[j] - p[j] * (double)OCT_EXP_LN2_HI) - p[j] * (double)OCT_EXP_LN2_LO;
+    EACH_PAIR(j)
+    r[j] = rounded(r[j]);
+    EACH_PAIR(j)
+    p[j] = r[j] * (double)OCT_EXP_C5 + ((double)OCT_EXP_C4 + to_28) - to_28;
+    EACH_PAIR(j)
+    p[j] = p[j] * r[j] + ((double)OCT_EXP_C3 + to_26) - to_26;
+    EACH_PAIR(j)
+    p[j] = rounded(p[j] * r[j] + (double)OCT_EXP_C2);
+    EACH_PAIR(j)
+    p[j] = rounded(p[j] * r[j] + 1.0);
+    EACH_PAIR(j)
+    p[j] = (p[j] * r[j] + 1.0) * (f64x2)((u64x2)k[j] << 52);
+    EACH_PAIR(j)
+    x[j] = pick((u64x2)(x[j] < (double)OCT_EXP_MIN), 0, p[j]);
 }
 
 static void weights(const float x[WIDTH], float max, float temperature, float w[WIDTH])
@@ -73,10 +73,11 @@ static void weights(const float x[WIDTH], float max, float temperature, float w[
     memcpy(v, x, sizeof v);
     for (int j = 0; j < WIDTH / 4; j++)
         v[j] = (v[j] - max) / temperature;
-    EACH_PAIR (j)
-        y[j] = (f64x2){v[j / 2][j % 2 * 2], v[j / 2][j % 2 * 2 + 1]};
+    EACH_PAIR(j)
+    y[j] = (f64x2){v[j / 2][j % 2 * 2], v[j / 2][j % 2 * 2 + 1]};
     exp_of_floats(y);
-    EACH_PAIR (j) {
+    EACH_PAIR(j)
+    {
         f32x2 f = __builtin_convertvector(y[j], f32x2);
         memcpy(w + 2 * j, &f, sizeof f);
     }
@@ -98,8 +99,8 @@ void oct_softmax_weights(const float *x, int64_t n, float max, float temperature
     }
 }
 
-/* exp(x) for x <= 0 or NaN, 0 below -700; relative error < 2e-14. x = n ln 2 + r, then the series of
- * exp(r) to r^11 / 11!. */
+/* exp(x) for x <= 0 or NaN, 0 below -700; relative error < 2e-14. x = n ln 2 + r, then the series
+ * of exp(r) to r^11 / 11!. */
 static void exp_of_doubles(f64x2 x[PAIRS])
 {
     static const double factor[] = {
@@ -108,21 +109,21 @@ static void exp_of_doubles(f64x2 x[PAIRS])
     };
     const double to_int = ROUND_TO(0) + 1023; /* the lowest bits of k: n + 1023 */
     f64x2 k[PAIRS], r[PAIRS], p[PAIRS];
-    EACH_PAIR (j)
-        r[j] = pick((u64x2)(x[j] < -700.0), -700, x[j]);
-    EACH_PAIR (j)
-        k[j] = r[j] * 0x1.71547652b82fep+0 + to_int;
-    EACH_PAIR (j)
-        p[j] = k[j] - to_int;
-    EACH_PAIR (j)
-        r[j] = (r[j] - p[j] * 0x1.62e42feep-1) - p[j] * 0x1.a39ef35793c76p-33;
-    EACH_PAIR (j)
-        p[j] = r[j] * (1.0 / 39916800) + factor[0];
+    EACH_PAIR(j)
+    r[j] = pick((u64x2)(x[j] < -700.0), -700, x[j]);
+    EACH_PAIR(j)
+    k[j] = r[j] * 0x1.71547652b82fep+0 + to_int;
+    EACH_PAIR(j)
+    p[j] = k[j] - to_int;
+    EACH_PAIR(j)
+    r[j] = (r[j] - p[j] * 0x1.62e42feep-1) - p[j] * 0x1.a39ef35793c76p-33;
+    EACH_PAIR(j)
+    p[j] = r[j] * (1.0 / 39916800) + factor[0];
     for (size_t i = 1; i < sizeof factor / sizeof *factor; i++)
-        EACH_PAIR (j)
-            p[j] = p[j] * r[j] + factor[i];
-    EACH_PAIR (j)
-        x[j] = pick((u64x2)(x[j] < -700.0), 0, p[j] * (f64x2)((u64x2)k[j] << 52));
+        EACH_PAIR(j)
+    p[j] = p[j] * r[j] + factor[i];
+    EACH_PAIR(j)
+    x[j] = pick((u64x2)(x[j] < -700.0), 0, p[j] * (f64x2)((u64x2)k[j] << 52));
 }
 
 double oct_exp_sum(const float *x, int64_t n, float max)
@@ -130,15 +131,14 @@ double oct_exp_sum(const float *x, int64_t n, float max)
     f64x2 sum[PAIRS] = {{0, 0}}, y[PAIRS];
     for (int64_t i = 0; i < n; i += WIDTH) {
         if (i + WIDTH <= n)
-            EACH_PAIR (j)
-                y[j] = (f64x2){x[i + 2 * j], x[i + 2 * j + 1]} - (double)max;
-        else
-            EACH_PAIR (j)
-                y[j] = (f64x2){i + 2 * j < n ? x[i + 2 * j] - (double)max : -INFINITY,
-                               i + 2 * j + 1 < n ? x[i + 2 * j + 1] - (double)max : -INFINITY};
+            EACH_PAIR(j)
+        y[j] = (f64x2){x[i + 2 * j], x[i + 2 * j + 1]} - (double)max;
+        else EACH_PAIR(j) y[j] =
+            (f64x2){i + 2 * j < n ? x[i + 2 * j] - (double)max : -INFINITY,
+                    i + 2 * j + 1 < n ? x[i + 2 * j + 1] - (double)max : -INFINITY};
         exp_of_doubles(y);
-        EACH_PAIR (j)
-            sum[j] += y[j];
+        EACH_PAIR(j)
+        sum[j] += y[j];
     }
     f64x2 pair = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     return pair[0] + pair[1];
