@@ -134,7 +134,7 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     r->weights = need.weights;
     r->mapped = resident ? 0 : need.weights;
     r->need = r->mapped + need.kv + need.buffers;
-    r->have = r->host_has = have.least;
+    r->have = r->host_has = have.limit;
     r->file = info->part_size ? UINT64_MAX : info->file_bytes;
     uint64_t space = address_space_left();
     if (space < UINT64_MAX - info->file_bytes && space + info->file_bytes < r->have)
