@@ -46,7 +46,7 @@ static oct_status allocate_kv(oct_session *s, oct_error *err)
         if (plan->need[i].kv_layers == 0)
             continue;
         *kv = s->p.kv;
-        if (plan->need[i].kv_layers != kv->n_layers)
+        if (plan->need[i].kv_layers != kv->n_layers || !s->runner.backend[i]->kind->host)
             *kv = oct_kv_cache_of_layers(kv, plan->need[i].kv_layers);
         if (s->runner.backend[i]->kind->host) {
             OCT_TRY(oct_kv_cache_alloc(kv, &s->pages, err));

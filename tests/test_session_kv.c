@@ -18,11 +18,10 @@
 #include "model_impl.h"
 #include "rig.h"
 #include "convert.h"
+#include "machine.h"
 #include "session_impl.h"
 #include "threads.h"
 #include "grok.h"
-#include "machine.h"
-#include "machine_rig.h"
 #include "thread_ranks.h"
 
 enum { V = 130, CTX = 4224, PAGE = 128 };
@@ -418,7 +417,8 @@ static oct_status play(job *j, oct_session *s, oct_error *err)
 static void check_play(const float *want, int ranks, oct_shard_layout by, const char *topology,
                        int n_threads)
 {
-    oct_machine *machine = machine_like(topology);
+    oct_machine *machine;
+    MUST(oct_machine_load(topology, &machine, &must));
     job j = {.model = model,
              .params = {.n_ctx = 1024,
                         .n_seqs = 4,
@@ -442,8 +442,8 @@ static void check_play(const float *want, int ranks, oct_shard_layout by, const 
         if (memcmp(want + r * V, got + r * V, V * sizeof *got) != 0)
             fail_msg("%d ranks, layout %d, %s: result %d differs", ranks, (int)by,
                      topology ? topology : "no domains", r);
-    oct_machine_free(machine);
     free(got);
+    oct_machine_free(machine);
 }
 
 static void test_play(void **state)
