@@ -321,8 +321,8 @@ static void describe(const oct_rank_report *r, int n, const oct_kernels *row,
         oct_job_tell(v, OCT_JOB_WARNING,
                      "all ranks use the %s kernels: rank %d on %s has no %s, which rank %d on %s "
                      "has",
-                     row->name, without, r[without].host,
-                     oct_rank_kernels(r[with].kernels)->name, with, r[with].host);
+                     row->name, without, r[without].host, oct_rank_kernels(r[with].kernels)->name,
+                     with, r[with].host);
     warn_of_binding(r, n, v);
     for (int i = 0; i < n; i++)
         if (oct_rank_shares_cores(r, n, i)) {
