@@ -73,6 +73,25 @@ for line in '^load ' '^prompt +3 tokens.* tokens/s' '^text +39 tokens.*read per 
     check "timings: $line" grep -qE "$line" err
 done
 check "no seed at temperature 0" bash -c '! grep -q ^seed err'
+
+# ---- run: penalties and bias -----------------------------------------------------------------------
+octet_ok run -m "$tiny" -p "In the beginning" -n 1 --temp 0 --logit-bias 263=1000 --no-echo
+one=$(cat out)
+octet_ok run -m "$tiny" -p "In the beginning" -n 3 --temp 0 --logit-bias 5=1,263=1000 --no-echo
+check "a token that is always drawn" equal "$(cat out)" "$one$one$one"
+octet_ok run -m "$tiny" -p "In the beginning" -n 1 --temp 0 --logit-bias 263=1000,263=-inf --no-echo
+check "a forbidden token" [ "$(cat out)" != "$one" ]
+octet_ok run -m "$tiny" -p "In the beginning" -n 40 --temp 0 --repeat-penalty 1.5
+check "a penalty changes a text that repeats itself" [ "$(cat out)" != "In the beginning$text" ]
+octet_ok run -m "$tiny" -p "In the beginning" -n 20 --temp 1 --seed 3 --min-p 1 --no-echo
+cp out kept
+octet_ok run -m "$tiny" -p "In the beginning" -n 20 --temp 0 --no-echo
+check "--min-p 1 keeps the likeliest" cmp -s out kept
+for bias in 263 4096=1 x=1 5=x 5=inf 5=1:6=2; do
+    timeout -k 5 60 "$octet" run -m "$tiny" -p a -n 1 --logit-bias "$bias" >out 2>err
+    [ $? -eq 1 ] && grep -q "^octet: --logit-bias: '.*', expected ID=X" err ||
+        fail "--logit-bias $bias: $(head -3 err)"
+done
 octet_ok run -m "$tiny" -p "In the beginning" -n 40 --temp 0 --no-echo
 check "--no-echo" is "$text"
 octet_ok run -m "$tiny" -p "In the beginning" -n 40 --temp 0 --top-p 0.3 --top-k 7 --seed 9

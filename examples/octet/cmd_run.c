@@ -1,5 +1,6 @@
 /* octet run: prompts to text. */
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +29,10 @@ typedef struct run_state {
     oct_cli_session session;
     const char *prompt, *file, *prompts_file;
     int64_t n_max, top_k;
-    double temp, top_p;
+    double temp, top_p, min_p, repeat, frequency, presence;
+    const char *bias_text;
+    oct_logit_bias *bias; /* [n_bias] */
+    int64_t n_bias;
     uint64_t seed;
     bool seed_given, ignore_eos, interactive, no_echo, unordered;
     run_prompt *prompts;
@@ -40,6 +44,27 @@ typedef struct run_state {
     char last_char; /* streamed last */
     oct_progress progress;
 } run_state;
+
+#define SAMPLING_ROWS(r)                                                         \
+    OCT_ROW_REAL(0, "temp", &(r)->temp, 0, 1000, "X",                            \
+                 "temperature [0.7]; 0: always the likeliest token"),            \
+        OCT_ROW_INT(0, "top-k", &(r)->top_k, 0, 2147483647, "K",                 \
+                    "draw from the K likeliest tokens only [0: off]"),           \
+        OCT_ROW_REAL(0, "top-p", &(r)->top_p, 0, 1, "P",                         \
+                     "draw from the likeliest tokens that together have\n"       \
+                     "probability P [0.95]; 1: off, 0: only the likeliest"),     \
+        OCT_ROW_REAL(0, "min-p", &(r)->min_p, 0, 1, "P",                         \
+                     "draw from what is at least P times as likely as the\n"     \
+                     "likeliest [0: off]"),                                      \
+        OCT_ROW_REAL(0, "repeat-penalty", &(r)->repeat, 0.01, 100, "X",          \
+                     "what the text has already is less likely by this factor\n" \
+                     "of its logit [1: off]"),                                   \
+        OCT_ROW_REAL(0, "frequency-penalty", &(r)->frequency, -100, 100, "X",    \
+                     "less for each time that the text has it [0: off]"),        \
+        OCT_ROW_REAL(0, "presence-penalty", &(r)->presence, -100, 100, "X",      \
+                     "less if the text has it at all [0: off]"),                 \
+        OCT_ROW_TEXT(0, "logit-bias", &(r)->bias_text, "ID=X[,...]",             \
+                     "add X to the logit of a token, -inf forbids it")
 
 static int parse(run_state *r, int argc, char **argv)
 {
@@ -64,13 +89,7 @@ static int parse(run_state *r, int argc, char **argv)
                     "or the context is full; 0: only evaluate the prompt"),
         OCT_CLI_CTX_ROW(r->session, "positions for prompt and text [what -n needs, at most the\n"
                                     "model's]"),
-        OCT_ROW_REAL(0, "temp", &r->temp, 0, 1000, "X",
-                     "temperature [0.7]; 0: always the likeliest token"),
-        OCT_ROW_INT(0, "top-k", &r->top_k, 0, 2147483647, "K",
-                    "draw from the K likeliest tokens only [0: off]"),
-        OCT_ROW_REAL(0, "top-p", &r->top_p, 0, 1, "P",
-                     "draw from the likeliest tokens that together have\n"
-                     "probability P [0.95]; 1: off, 0: only the likeliest"),
+        SAMPLING_ROWS(r),
         OCT_ROW_U64('s', "seed", &r->seed, &r->seed_given, "N",
                     "the same seed draws the same text [random, printed]"),
         OCT_ROW_FLAG(0, "ignore-eos", &r->ignore_eos, "never let the model end its text"),
@@ -97,6 +116,37 @@ static int parse(run_state *r, int argc, char **argv)
                  "  octet run -m grok-1.gguf -n 500 --dry-run",
     };
     return oct_cli_parse(&cli, argc, argv, NULL);
+}
+
+/* --logit-bias into r->bias: ids of the model, numbers or -inf. */
+static oct_status parse_bias(run_state *r, const oct_model *m, oct_error *err)
+{
+    const int64_t n_vocab = oct_model_get_info(m)->n_vocab;
+    const char *at = r->bias_text;
+    while (at && *at) {
+        char *end;
+        long long id = strtoll(at, &end, 10);
+        float value = 0;
+        bool good = end > at && *end == '=' && id >= 0 && id < n_vocab;
+        if (good) {
+            const char *number = end + 1;
+            value = strtof(number, &end);
+            good = end > number && (*end == ',' || *end == 0) && !isnan(value) &&
+                   !(isinf(value) && value > 0);
+        }
+        if (!good)
+            return oct_fail(err, OCT_ERR_ARG,
+                            "--logit-bias: '%s', expected ID=X[,ID=X...] with ids of 0..%lld and "
+                            "numbers or -inf",
+                            at, (long long)n_vocab - 1);
+        oct_logit_bias *more = realloc(r->bias, (size_t)(r->n_bias + 1) * sizeof *more);
+        if (!more)
+            return oct_fail(err, OCT_ERR_MEMORY, "no memory for --logit-bias");
+        r->bias = more;
+        r->bias[r->n_bias++] = (oct_logit_bias){.id = (int32_t)id, .value = value};
+        at = *end ? end + 1 : end;
+    }
+    return OCT_OK;
 }
 
 /* ---- prompts -------------------------------------------------------------------------------- */
@@ -341,7 +391,13 @@ static oct_status start_texts(run_state *r, oct_gen *g, oct_error *err)
         g->texts[i].sampler = (oct_sampler){.temperature = (float)r->temp,
                                             .top_k = (int32_t)r->top_k,
                                             .top_p = (float)r->top_p,
-                                            .rng = r->seed + (uint64_t)i};
+                                            .rng = r->seed + (uint64_t)i,
+                                            .min_p = (float)r->min_p,
+                                            .repetition_penalty = (float)r->repeat,
+                                            .frequency_penalty = (float)r->frequency,
+                                            .presence_penalty = (float)r->presence,
+                                            .bias = r->bias,
+                                            .n_bias = r->n_bias};
         if (i < r->n_prompts)
             OCT_TRY(oct_gen_append(g, i, r->prompts[i].ids, (int64_t)r->prompts[i].n_ids, err));
     }
@@ -431,8 +487,8 @@ static int run(run_state *r, oct_model *m, double t0)
     oct_error err = {0};
     int64_t n_longest = 0, n_ctx = 0;
     bool any = r->prompt || r->file || r->prompts_file;
-    oct_status s = OCT_OK;
-    if (any || (!r->interactive && !r->session.dry_run))
+    oct_status s = parse_bias(r, m, &err);
+    if (s == OCT_OK && (any || (!r->interactive && !r->session.dry_run)))
         s = read_prompts(r, &err);
     if (s == OCT_OK)
         s = encode(r, m, &n_longest, &err);
@@ -452,7 +508,7 @@ static int run(run_state *r, oct_model *m, double t0)
 
 int oct_cmd_run(int argc, char **argv)
 {
-    run_state r = {.n_max = DEFAULT_TOKENS, .temp = 0.7, .top_p = 0.95};
+    run_state r = {.n_max = DEFAULT_TOKENS, .temp = 0.7, .top_p = 0.95, .repeat = 1};
     oct_model *m = NULL;
     double t0 = oct_seconds();
     int code = parse(&r, argc, argv);
@@ -470,6 +526,7 @@ int oct_cmd_run(int argc, char **argv)
         free(r.prompts[i].ids);
     }
     free(r.prompts);
+    free(r.bias);
     oct_ranks_close(m);
     return code;
 }
