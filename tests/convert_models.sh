@@ -13,9 +13,7 @@ convert()
        [ -z "$(find "$from" -newer "$out" -print -quit)" ]; then
         return
     fi
-    rm -f "$out"
     "$OCT_TEST_OCTET" convert "$from" -o "$out" "$@"
-    test -s "$out"
 }
 
 convert tiny-grok "$OCT_TEST_TINY"

@@ -191,6 +191,19 @@ static void test_step_rows(void **state)
     assert_int_equal(eval_hook.n_rows, 256);
     run_to_end(&b);
     close_bench(&b);
+    /* a second of reading is 100 rows: twice the weights of a token, its embedding left out */
+    const oct_model_info *info = oct_model_get_info(model);
+    const double row =
+        2 * ((double)info->active_bytes - 2.0 * (double)(info->n_vocab * info->d_model));
+    open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
+               (oct_scheduler_params){.read_rate = weights, .op_rate = 100.5 * row});
+    submit(&b, talks);
+    step(&b);
+    submit(&b, a);
+    step(&b);
+    assert_int_equal(eval_hook.n_rows, 100);
+    run_to_end(&b);
+    close_bench(&b);
     open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
                (oct_scheduler_params){0});
     submit(&b, talks);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
@@ -297,6 +298,18 @@ int oct_cli_out_end(void)
     oct_error err = {0};
     (void)oct_fail(&err, OCT_ERR_IO, "cannot write to standard output: %s", strerror(out_errno));
     return oct_cli_fail(&err);
+}
+
+int oct_cli_out_json(const json_t *json, size_t flags)
+{
+    char *text = json ? json_dumps(json, flags) : NULL;
+    if (!text) {
+        oct_cli_error("no memory for the result");
+        return OCT_EXIT_ERROR;
+    }
+    oct_cli_outf("%s\n", text);
+    free(text);
+    return oct_cli_out_end();
 }
 
 /* ---- input, numbers ------------------------------------------------------------------------- */

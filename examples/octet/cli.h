@@ -122,6 +122,10 @@ void oct_cli_temp_file(const char *path);
  * stop working then and return oct_cli_out_end(). */
 bool oct_cli_out(const char *text, size_t n);
 bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
+/* json (of jansson, borrowed; NULL: there was no memory for it) on a line; flags are json_dumps's.
+ * Returns the exit code. */
+struct json_t;
+int oct_cli_out_json(const struct json_t *json, size_t flags);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);

@@ -23,7 +23,8 @@ unsigned oct_cli_shards(const oct_cli_session *o)
     return o->replicate_attention ? replicated : replicated | divided;
 }
 
-const oct_machine *oct_cli_machine(void)
+/* This machine, looked at once; NULL if that fails, which sessions then report. */
+static const oct_machine *this_machine(void)
 {
     static oct_machine *machine;
     oct_error ignored = {0};
@@ -47,7 +48,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->blas = o->blas;
     p->shard = oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
     p->comm = oct_job_comm(oct_ranks_job());
-    p->machine = oct_cli_machine();
+    p->machine = this_machine();
     p->cancel = oct_cli_cancel_flag();
 }
 

@@ -61,9 +61,6 @@ oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention);
 /* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_layout k. */
 unsigned oct_cli_shards(const oct_cli_session *o);
 
-/* This machine, looked at once; NULL if that fails, which sessions then report. */
-const oct_machine *oct_cli_machine(void);
-
 /* Session parameters from options. */
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,
                             oct_session_params *p);

@@ -110,11 +110,7 @@ int oct_cmd_convert(int argc, char **argv)
     r.params.cancel = oct_cli_cancel_flag();
     r.params.progress_ctx = &r.progress;
     oct_status s = oct_convert(&r.params, &report, &err);
-    oct_cli_temp_file(NULL);
-    if (s != OCT_OK && r.progress.what)
-        oct_progress_end(&r.progress, false);
-    for (size_t i = 0; i < report.warnings.n; i++)
-        oct_cli_warning("%s", report.warnings.line[i]);
+    oct_progress_made(&r.progress, s == OCT_OK, &report.warnings);
     if (report.problems.n > 1)
         for (size_t i = 0; i < report.problems.n; i++)
             fprintf(stderr, "%s\n", report.problems.line[i]);

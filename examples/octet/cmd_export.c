@@ -68,12 +68,7 @@ int oct_cmd_export(int argc, char **argv)
     r.params.progress = oct_progress_tell;
     r.params.progress_ctx = &r.progress;
     oct_status s = oct_export_q8_0(&r.params, &report, &err);
-    oct_cli_temp_file(NULL);
-    if (r.progress.what)
-        oct_progress_end(&r.progress, s == OCT_OK);
-    for (size_t i = 0; i < report.warnings.n; i++)
-        oct_cli_warning("%s", report.warnings.line[i]);
-    oct_lines_free(&report.warnings);
+    oct_progress_made(&r.progress, s == OCT_OK, &report.warnings);
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     char bytes[24];

@@ -309,20 +309,12 @@ static void print_machine(const json_t *all)
 
 static int print(const info_state *r, const json_t *all)
 {
-    if (r->json) {
-        char *text = json_dumps(all, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-        if (!text) {
-            oct_cli_error("no memory for the result");
-            return OCT_EXIT_ERROR;
-        }
-        oct_cli_outf("%s\n", text);
-        free(text);
-    } else {
-        if (json_object_get(all, "file"))
-            print_file(json_object_get(all, "file"));
-        print_lists(all);
-        print_machine(all);
-    }
+    if (r->json)
+        return oct_cli_out_json(all, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    if (json_object_get(all, "file"))
+        print_file(json_object_get(all, "file"));
+    print_lists(all);
+    print_machine(all);
     return oct_cli_out_end();
 }
 

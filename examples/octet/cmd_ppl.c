@@ -104,15 +104,9 @@ static int report(const ppl_state *r)
     }
     json_t *o = json_pack("{s:f, s:f, s:I}", "ppl", exp(nll), "nll", nll, "tokens",
                           (json_int_t)r->n_scored);
-    char *text = o ? json_dumps(o, JSON_REAL_PRECISION(17)) : NULL;
+    int code = oct_cli_out_json(o, JSON_REAL_PRECISION(17));
     json_decref(o);
-    if (!text) {
-        oct_cli_error("no memory for the result");
-        return OCT_EXIT_ERROR;
-    }
-    oct_cli_outf("%s\n", text);
-    free(text);
-    return oct_cli_out_end();
+    return code;
 }
 
 static int run(ppl_state *r, oct_model *m)

@@ -113,7 +113,7 @@ static int parse(run_state *r, int argc, char **argv)
                  "  octet run -m grok-1.gguf -f story.txt --temp 0.9 --top-p 0.9 --seed 7\n"
                  "  octet run -m grok-1.gguf --prompts questions.txt -n 50 > answers.txt\n"
                  "  octet run -m grok-1.gguf -i\n"
-                 "  octet run -m grok-1.gguf -n 500 --dry-run",
+                 "  octet run -m grok-1.gguf -c 2048 --dry-run",
     };
     return oct_cli_parse(&cli, argc, argv, NULL);
 }

@@ -114,3 +114,13 @@ void oct_progress_end(oct_progress *p, bool finished)
     }
     *p = (oct_progress){0};
 }
+
+void oct_progress_made(oct_progress *p, bool made, oct_lines *warnings)
+{
+    oct_cli_temp_file(NULL);
+    if (p->what)
+        oct_progress_end(p, made);
+    for (size_t i = 0; i < warnings->n; i++)
+        oct_cli_warning("%s", warnings->line[i]);
+    oct_lines_free(warnings);
+}

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct oct_convert_progress;
+struct oct_lines;
 
 typedef struct oct_progress {
     const char *what; /* "writing"; borrowed */
@@ -32,5 +33,8 @@ void oct_progress_tell(void *ctx, const struct oct_convert_progress *p);
 /* The last line: bytes, time and rate if the work was finished; else the line is only ended. For
  * tokens the line disappears. */
 void oct_progress_end(oct_progress *p, bool finished);
+/* After oct_progress_tell, once the file is made or is not: no temporary file is left, and what
+ * there is to warn of is said and freed. */
+void oct_progress_made(oct_progress *p, bool made, struct oct_lines *warnings);
 
 #endif

@@ -61,8 +61,6 @@ typedef struct oct_bench_rig {
 OCT_MUST_CHECK oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads,
                                              oct_error *err);
 void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
-/* Bytes per second over the next stretch of expert weights, or over all keys and values. */
-double oct_bench_read(oct_bench_rig *r);
 
 /* All probes of a thread count, repeated. */
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats);

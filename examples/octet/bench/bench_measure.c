@@ -19,7 +19,8 @@ static int ascending(const void *a, const void *b)
 
 /* ---- the rig --------------------------------------------------------------------------------- */
 
-double oct_bench_read(oct_bench_rig *r)
+/* Bytes per second over the next stretch of expert weights, or over all keys and values. */
+static double read_rate(oct_bench_rig *r)
 {
     uint64_t bytes = (uint64_t)READ_BYTES * (uint64_t)((r->n_threads + 7) / 8);
     return r->attention ? oct_operation_read(r->attention, r->ahead)
@@ -34,7 +35,7 @@ static void choose_ahead(oct_bench_rig *r)
     for (int k = 0; k < ROUNDS; k++) {
         for (int i = 0; i < N; i++) {
             r->ahead = distances[i];
-            rate[i][k] = oct_bench_read(r);
+            rate[i][k] = read_rate(r);
         }
     }
     size_t ahead = 0;
@@ -60,7 +61,7 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
     OCT_TRY(oct_ranks_session_new(&o, b->model, &p, &r->session, err));
     /* Once over all weights, so that no probe pays for mapping a page or for the disk. */
     do
-        (void)oct_bench_read(r);
+        (void)read_rate(r);
     while (r->next > 0);
     choose_ahead(r);
     return OCT_OK;
@@ -135,10 +136,10 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
     oct_bench_run run = {0};
     int64_t n = r->b->repeats;
     OCT_TRY(fn(ctx, &run, err));
-    double read0 = oct_bench_read(r), peak0 = peak_of(r, arithmetic);
+    double read0 = read_rate(r), peak0 = peak_of(r, arithmetic);
     for (int64_t i = 0; i < n; i++) {
         OCT_TRY(fn(ctx, &run, err));
-        double read1 = oct_bench_read(r), peak1 = peak_of(r, arithmetic);
+        double read1 = read_rate(r), peak1 = peak_of(r, arithmetic);
         double read = (read0 + read1) / 2, peak = (peak0 + peak1) / 2;
         double bound = larger(run.bytes / read, run.ops / peak); /* seconds */
         s.rate[i] = run.tokens / run.seconds;
@@ -176,7 +177,7 @@ json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats)
 {
     double v[OCT_BENCH_REPEATS];
     for (int64_t i = 0; i < repeats; i++)
-        v[i] = oct_bench_read(r) * 1e-9;
+        v[i] = read_rate(r) * 1e-9;
     json_t *list = json_array(), *read = oct_bench_spread(v, repeats);
     oct_instruction p;
     for (int i = 0; oct_instruction_get(i, &p); i++) {

@@ -190,22 +190,10 @@ static void print_csv(const json_t *rows)
     }
 }
 
-static int print_json(const json_t *all)
-{
-    char *text = json_dumps(all, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    if (!text) {
-        oct_cli_error("no memory for the result");
-        return OCT_EXIT_ERROR;
-    }
-    oct_cli_outf("%s\n", text);
-    free(text);
-    return oct_cli_out_end();
-}
-
 int oct_bench_print(const oct_bench *b, const json_t *all)
 {
     if (b->format == OCT_BENCH_JSON)
-        return print_json(all);
+        return oct_cli_out_json(all, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     if (b->format == OCT_BENCH_CSV) {
         print_csv(json_object_get(all, "rows"));
         return oct_cli_out_end();
