@@ -470,6 +470,6 @@ int oct_cmd_run(int argc, char **argv)
         free(r.prompts[i].ids);
     }
     free(r.prompts);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }
