@@ -19,7 +19,7 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- header --------------------------------------------------------------------------------- */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 oct_status oct_new_header(const oct_grok_config *config, const oct_grok_tensor *const *tensors,
                           const uint64_t *sums, int64_t n, uint64_t *offsets, void **bytes,
@@ -209,7 +209,7 @@ oct_status oct_conversion_plan(oct_conversion *c, oct_error *err)
     return s;
 }
 
-/* ---- a parallel loop with a part in order --------------------------------------------------- */
+/* ---- a parallel loop with a part in order ---------------------------------------------------- */
 
 /* Several threads work on items while a checksum takes them one after the other. */
 typedef struct ordered {

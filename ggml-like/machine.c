@@ -49,9 +49,10 @@ oct_status oct_machine_load(const char *topology, oct_machine **out, oct_error *
     i->n_nodes = m->topology.n_nodes;
     i->n_threads = m->topology.n_threads;
     i->threads_why = m->topology.why;
-    m->best = oct_isa_detect();
-    for (; i->n_isas <= (int)m->best; i->n_isas++)
-        i->isas[i->n_isas] = oct_kernel_rows[i->n_isas].name;
+    m->isa = oct_isa_detect();
+    for (int row = 0; row < oct_n_kernel_rows && i->n_isas < OCT_MACHINE_ISAS; row++)
+        if ((oct_kernel_rows[row].needs & ~m->isa) == 0)
+            i->isas[i->n_isas++] = oct_kernel_rows[row].name;
     *out = m;
     return OCT_OK;
 }
@@ -82,9 +83,9 @@ const oct_machine_info *oct_machine_get_info(const oct_machine *m)
 
 oct_status oct_machine_choose_isa(const char *name, const char **isa, oct_error *err)
 {
-    oct_isa row;
-    OCT_TRY(oct_isa_choose(name, oct_isa_detect(), &row, err));
-    *isa = oct_kernel_rows[row].name;
+    const oct_kernels *row;
+    OCT_TRY(oct_kernels_choose(name, oct_isa_detect(), &row, err));
+    *isa = row->name;
     return OCT_OK;
 }
 
@@ -109,7 +110,7 @@ void oct_memory_get(const char *root, oct_memory *m)
 {
     m->system = available(root);
     m->cgroup = oct_cgroup_memory(root);
-    m->least = m->system < m->cgroup ? m->system : m->cgroup;
+    m->limit = m->system < m->cgroup ? m->system : m->cgroup;
 }
 
 bool oct_memory_has_file(const char *path)

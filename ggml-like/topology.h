@@ -30,7 +30,7 @@ void oct_topology_free(oct_topology *t);
 /* What machine.h hides. */
 struct oct_machine {
     oct_topology topology;
-    oct_isa best; /* kernel row that this CPU can run */
+    oct_isa isa; /* what this CPU has */
     oct_machine_info info;
 };
 

@@ -64,7 +64,7 @@ static oct_status compare_routes(oct_session *s, oct_status logits, oct_error *e
     if (s->comm->size == 1)
         return logits;
     mine[n_layers] = logits == OCT_OK;
-    OCT_TRY(s->comm->gather(s->comm, mine, (size_t)words * sizeof *all, all, err));
+    OCT_TRY(s->comm->gather(s->comm, mine, oct_routes_bytes(s->model), all, err));
     for (int64_t i = 0; i < n_layers; i++)
         for (int r = 1; r < s->comm->size; r++)
             if (all[r * words + i] != all[i]) {
@@ -79,7 +79,7 @@ static oct_status compare_routes(oct_session *s, oct_status logits, oct_error *e
 /* Evaluates the chunk that s->order holds. logits: rank 0's. Positions advance on success only. */
 static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
 {
-    const oct_order *o = s->order;
+    const oct_rank_order *o = s->order;
     const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
     int64_t n_vocab = s->model->config.n_vocab;
     oct_phase_time *phase = &s->phase[s->counts_as];
@@ -121,11 +121,11 @@ static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
 oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b, int64_t n_rows,
                           oct_error *err)
 {
-    oct_order *o = s->order;
+    oct_rank_order *o = s->order;
     o->what = what;
     o->a = a;
     o->b = b;
-    size_t bytes = sizeof *o + (size_t)n_rows * sizeof *o->rows;
+    size_t bytes = oct_order_bytes(n_rows);
     if (s->comm->broken)
         return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
     return s->comm->size > 1 ? s->comm->announce(s->comm, o, &bytes, err) : OCT_OK;
@@ -165,8 +165,9 @@ static oct_status obey_report(oct_session *s, oct_error *err)
 /* An order that does not fit this session is a failure of the job, never an index out of range. */
 static bool order_fits(oct_session *s, int64_t n_rows)
 {
-    const oct_order *o = s->order;
-    if (o->a < 1 || o->a > s->p.chunk || o->b < 0 || o->b > o->a || n_rows != 2 * o->a + o->b)
+    const oct_rank_order *o = s->order;
+    if (o->a < 1 || o->a > s->p.chunk || o->b < 0 || o->b > o->a ||
+        n_rows != oct_order_eval_rows(o->a, o->b))
         return false;
     const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
     for (int64_t i = 0; i < o->a; i++)
@@ -196,9 +197,9 @@ static oct_status obey_eval(oct_session *s, int64_t n_rows, oct_error *err)
 oct_status oct_session_serve(oct_session *s, oct_error *err)
 {
     oct_status status = OCT_OK;
-    oct_order *o = s->order;
+    oct_rank_order *o = s->order;
     for (o->what = 0; status == OCT_OK && o->what != OCT_ORDER_END;) {
-        size_t bytes = sizeof *o + (size_t)oct_order_rows(s) * sizeof *o->rows;
+        size_t bytes = oct_order_bytes(oct_order_rows(s));
         status = s->comm->announce(s->comm, o, &bytes, err);
         int64_t n_rows = ((int64_t)bytes - (int64_t)sizeof *o) / (int64_t)sizeof *o->rows;
         if (status == OCT_OK && o->what >= OCT_ORDER_EVAL && o->what < OCT_ORDER_TRUNCATE)
@@ -227,8 +228,8 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
     }
     if (oct_cancelled(s->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
-    OCT_TRY(
-        oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out, 2 * n + *n_out, err));
+    OCT_TRY(oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out,
+                           oct_order_eval_rows(n, *n_out), err));
     return eval_rows(s, logits, err);
 }
 

@@ -185,7 +185,7 @@ static oct_shard_layout fastest(oct_job *j, const oct_model *m, const oct_sessio
     const uint32_t from = all.fit ? all.fit : all.can & -all.can; /* the first: it needs least */
     char list[400] = "";
     int n = 0, best = -1;
-    double least = 0;
+    double min = 0;
     for (int k = 0; k < OCT_SHARD_LAYOUTS; k++) {
         if (!(all.can >> k & 1))
             continue;
@@ -195,10 +195,10 @@ static oct_shard_layout fastest(oct_job *j, const oct_model *m, const oct_sessio
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
                       1e3 * seconds, oct_shard_name((oct_shard_layout)k),
                       all.fit >> k & 1 ? "" : " (not enough memory)");
-        if (!(from >> k & 1) || (best >= 0 && seconds >= least))
+        if (!(from >> k & 1) || (best >= 0 && seconds >= min))
             continue;
         best = k;
-        least = seconds;
+        min = seconds;
     }
     if (all.can & (all.can - 1)) /* there was a choice */
         oct_job_tell(&j->voice, OCT_JOB_NOTE,
@@ -239,7 +239,7 @@ static oct_status choose_layout(oct_job *j, const order *o, const oct_model *m,
     oct_session_params p = o->params;
     layouts found = {0};
     int n_threads = 1;
-    oct_isa isa = OCT_ISA_REF;
+    const oct_kernels *row = &oct_kernel_rows[OCT_KERNELS_REF];
     oct_status status = OCT_OK;
     p.comm = c;
     p.isa = NULL;
@@ -256,14 +256,14 @@ static oct_status choose_layout(oct_job *j, const order *o, const oct_model *m,
             oct_rank_report_self(m, &p, opened, resident(j, o), &r);
         if (m && r.status == OCT_OK) {
             n_threads = r.n_threads;
-            isa = (oct_isa)r.isa;
+            row = oct_rank_kernels(r.kernels);
         }
         status = try_layout(j, &r, all, k, &found, err);
     }
     free(all);
     OCT_TRY(status);
     OCT_TRY(
-        oct_rank_measure(c, m ? oct_model_get_info(m)->d_model : 0, n_threads, isa, &j->pace, err));
+        oct_rank_measure(c, m ? oct_model_get_info(m)->d_model : 0, n_threads, row, &j->pace, err));
     int32_t chosen = (int32_t)*by; /* what is wrong with it the reports will say */
     if (c->rank == 0 && found.can)
         chosen = (int32_t)fastest(j, m, &p, n_threads, found);
@@ -315,20 +315,20 @@ static oct_status make_together(oct_job *j, const order *o, oct_model *m,
     oct_rank_report mine, *all = calloc((size_t)c->size, sizeof *all);
     if (!all)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
-    int32_t isa;
+    const oct_kernels *kernels;
     oct_rank_report_self(m, &p, opened, resident(j, o), &mine);
     oct_status status = c->gather(c, &mine, sizeof mine, all, err);
     if (status == OCT_OK) {
-        int problems = oct_rank_compare(all, c->size, &silent, &isa);
+        int problems = oct_rank_compare(all, c->size, &silent, &kernels);
         if (c->rank == 0 && (problems > 0 || !j->settled)) /* what is well is told once */
-            (void)oct_rank_compare(all, c->size, &j->voice, &isa);
+            (void)oct_rank_compare(all, c->size, &j->voice, &kernels);
         if (problems > 0)
             status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
         p.no_bind |= oct_rank_shares_cores(all, c->size, c->rank);
     }
     free(all);
     if (status == OCT_OK) {
-        p.isa = oct_kernel_rows[isa].name;
+        p.isa = kernels->name;
         status = make_all(j, m, &p, s, err);
     }
     j->settled = true;

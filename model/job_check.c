@@ -23,6 +23,27 @@ static bool holds_this_code(const struct dl_phdr_info *info)
     return false;
 }
 
+/* Writes the build id that a segment of notes holds, in hex. */
+static void read_notes(const char *at, size_t left, char *out)
+{
+    ElfW(Nhdr) note;
+    while (left >= sizeof note) {
+        memcpy(&note, at, sizeof note);
+        const size_t name = sizeof note, data = name + (note.n_namesz + 3ul) / 4 * 4,
+                     next = data + (note.n_descsz + 3ul) / 4 * 4;
+        if (data + note.n_descsz > left)
+            return;
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 &&
+            memcmp(at + name, "GNU", 4) == 0)
+            for (size_t k = 0; k < note.n_descsz && k < 20; k++)
+                snprintf(out + 2 * k, 3, "%02x", (unsigned char)at[data + k]);
+        if (next > left)
+            return;
+        at += next;
+        left -= next;
+    }
+}
+
 /* Called for the program and each library; not for others after it has returned 1. */
 static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
 {
@@ -32,18 +53,8 @@ static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
         return 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
-        if (h->p_type != PT_NOTE)
-            continue;
-        const char *at = (const char *)info->dlpi_addr + h->p_vaddr, *end = at + h->p_memsz;
-        while ((size_t)(end - at) >= sizeof(ElfW(Nhdr))) {
-            ElfW(Nhdr) note;
-            memcpy(&note, at, sizeof note);
-            const char *name = at + sizeof note, *data = name + (note.n_namesz + 3) / 4 * 4;
-            if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(name, "GNU", 4) == 0)
-                for (size_t k = 0; k < note.n_descsz && k < 20; k++)
-                    snprintf(out + 2 * k, 3, "%02x", (unsigned char)data[k]);
-            at = data + (note.n_descsz + 3) / 4 * 4;
-        }
+        if (h->p_type == PT_NOTE)
+            read_notes((const char *)info->dlpi_addr + h->p_vaddr, h->p_memsz, out);
     }
     return 1;
 }
@@ -110,6 +121,23 @@ static void find_boot(char boot[40])
     fclose(f);
 }
 
+/* The row of this name, and those that are less preferred and that this CPU can run. */
+static uint32_t kernels_up_to(const char *name)
+{
+    const oct_kernels *most = oct_kernels_find(name);
+    uint32_t rows = 0;
+    for (int i = 0; i < oct_n_kernel_rows; i++)
+        if (oct_kernel_rows[i].preference <= most->preference &&
+            oct_kernels_usable(&oct_kernel_rows[i]))
+            rows |= UINT32_C(1) << i;
+    return rows;
+}
+
+static bool has(const oct_rank_report *r, const oct_kernels *row)
+{
+    return r->kernels >> (row - oct_kernel_rows) & 1;
+}
+
 void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const oct_error *opened,
                           bool resident, oct_rank_report *r)
 {
@@ -134,15 +162,22 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     r->weights = need.weights;
     r->mapped = resident ? 0 : need.weights;
     r->need = r->mapped + need.kv + need.buffers;
-    r->have = r->host_has = have.least;
+    r->have = r->host_has = have.limit;
     r->file = info->part_size ? UINT64_MAX : info->file_bytes;
     uint64_t space = address_space_left();
     if (space < UINT64_MAX - info->file_bytes && space + info->file_bytes < r->have)
         r->have = space + r->mapped; /* the file is mapped already */
     r->n_threads = need.n_threads;
-    oct_isa isa = OCT_ISA_REF;
-    (void)oct_isa_parse(need.isa, &isa);
-    r->isa = (int32_t)isa;
+    r->kernels = kernels_up_to(need.isa);
+}
+
+const oct_kernels *oct_rank_kernels(uint32_t rows)
+{
+    const oct_kernels *best = &oct_kernel_rows[OCT_KERNELS_REF];
+    for (int i = 0; i < oct_n_kernel_rows; i++)
+        if (rows >> i & 1 && oct_kernel_rows[i].preference > best->preference)
+            best = &oct_kernel_rows[i];
+    return best;
 }
 
 /* Hosts may have the same name, and containers on one of them other names. */
@@ -265,22 +300,29 @@ static void warn_of_binding(const oct_rank_report *r, int n, const oct_job_voice
                      r[first].n_threads == 1 ? "" : "s");
 }
 
-/* What is well, and what could be better. */
-static void describe(const oct_rank_report *r, int n, int lowest, int highest,
+/* What is well, and what could be better. row: the kernels of all. */
+static void describe(const oct_rank_report *r, int n, const oct_kernels *row,
                      const oct_job_voice *v)
 {
     uint64_t largest = 0;
     char b[24];
-    for (int i = 0; i < n; i++)
+    int without = -1, with = -1; /* a better row than all have */
+    for (int i = n - 1; i >= 0; i--) {
         largest = r[i].weights > largest ? r[i].weights : largest;
+        if (oct_rank_kernels(r[i].kernels) != row)
+            with = i;
+    }
+    for (int i = n - 1; i >= 0 && with >= 0; i--)
+        if (!has(&r[i], oct_rank_kernels(r[with].kernels)))
+            without = i;
     oct_job_tell(v, OCT_JOB_NOTE, "%d ranks hold %s of weights each", n,
                  oct_memory_text(largest, b));
-    if (r[highest].isa != r[lowest].isa)
+    if (with >= 0)
         oct_job_tell(v, OCT_JOB_WARNING,
-                     "all ranks use the %s kernels: rank %d on %s has no better ones (rank %d on "
-                     "%s has %s)",
-                     oct_kernel_rows[r[lowest].isa].name, lowest, r[lowest].host, highest,
-                     r[highest].host, oct_kernel_rows[r[highest].isa].name);
+                     "all ranks use the %s kernels: rank %d on %s has no %s, which rank %d on %s "
+                     "has",
+                     row->name, without, r[without].host, oct_rank_kernels(r[with].kernels)->name,
+                     with, r[with].host);
     warn_of_binding(r, n, v);
     for (int i = 0; i < n; i++)
         if (oct_rank_shares_cores(r, n, i)) {
@@ -292,16 +334,17 @@ static void describe(const oct_rank_report *r, int n, int lowest, int highest,
         }
 }
 
-int oct_rank_compare(const oct_rank_report *r, int n, const oct_job_voice *v, int32_t *isa)
+int oct_rank_compare(const oct_rank_report *r, int n, const oct_job_voice *v,
+                     const oct_kernels **kernels)
 {
-    int problems = 0, lowest = 0, highest = 0;
+    int problems = 0;
+    uint32_t common = UINT32_MAX;
     for (int i = 0; i < n; i++) {
         problems += compare_one(r, i, v) + compare_host(r, n, i, v);
-        lowest = r[i].isa < r[lowest].isa ? i : lowest;
-        highest = r[i].isa > r[highest].isa ? i : highest;
+        common &= r[i].kernels;
     }
-    *isa = r[lowest].isa;
+    *kernels = oct_rank_kernels(common);
     if (problems == 0)
-        describe(r, n, lowest, highest, v);
+        describe(r, n, *kernels, v);
     return problems;
 }

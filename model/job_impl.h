@@ -40,7 +40,8 @@ typedef struct oct_rank_report {
      * this process can have, and its host. */
     uint64_t weights, mapped, need, have, host_has;
     uint64_t file; /* bytes that all who map this file share; UINT64_MAX: it is this rank's part */
-    int32_t isa, n_threads;
+    uint32_t kernels; /* rows of the table that it can take, a bit each */
+    int32_t n_threads;
     int32_t n_cpus, n_cpus_parent; /* that the process and its launcher may use; 0: unknown */
     cpu_set_t cpus;                /* of the process */
     int32_t status;
@@ -58,8 +59,11 @@ bool oct_rank_host_fits(const oct_rank_report *r, int n, int i, uint64_t *need, 
 bool oct_rank_all_fit(const oct_rank_report *r, int n);
 
 /* Tells every difference; all ranks come to the same number of those that cannot be worked with.
- * *isa: the best kernel row that all have. */
-int oct_rank_compare(const oct_rank_report *r, int n, const oct_job_voice *v, int32_t *isa);
+ * *kernels: the most preferred row that all have. */
+int oct_rank_compare(const oct_rank_report *r, int n, const oct_job_voice *v,
+                     const oct_kernels **kernels);
+/* The most preferred of some rows; ref is one of them. */
+const oct_kernels *oct_rank_kernels(uint32_t rows);
 
 /* Whether a rank may use cores that another one on its machine uses: then it must not bind threads,
  * or all ranks would bind theirs to the same first cores. One with unknown CPUs may use all. */
@@ -67,10 +71,11 @@ bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank);
 
 /* ---- pace ------------------------------------------------------------------------------------ */
 
-/* To be called on all ranks; d_model and n_threads of rank 0 count, each reads with its own isa.
- * Reads 32 MiB per thread once, from memory: 0.1 s. */
-OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
-                                           oct_rank_pace *pace, oct_error *err);
+/* To be called on all ranks; d_model and n_threads of rank 0 count, each reads with its own
+ * kernels. Reads 32 MiB per thread once, from memory: 0.1 s. */
+OCT_MUST_CHECK oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads,
+                                           const oct_kernels *row, oct_rank_pace *pace,
+                                           oct_error *err);
 
 /* See oct_job_predict; infinite if such ranks cannot share the model. */
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_layout by, int64_t depth,

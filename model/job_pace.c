@@ -29,7 +29,7 @@ static char *new_block(int n_threads, size_t *bytes)
 {
     oct_memory have;
     oct_memory_get("", &have);
-    uint64_t share = have.least / 32;
+    uint64_t share = have.limit / 32;
     size_t n = (size_t)n_threads * READ_BYTES;
     n = n < READ_LIMIT ? n : READ_LIMIT;
     n = n < share ? n : (size_t)share;
@@ -53,14 +53,12 @@ static void touch_thread(void *ctx, int thread, int n_threads)
     oct_team_range((int64_t)(span->bytes / 256), thread, n_threads, &lo, &hi);
     for (int64_t i = 256 * lo; i < 256 * hi; i += PAGE)
         p[i] = 1;
-    for (int64_t i = 256 * lo; i < 256 * hi; i += LINE)
-        __builtin_ia32_clflush(p + i);
-    __builtin_ia32_mfence();
+    oct_probe_uncache(p + 256 * lo, (size_t)(hi - lo) * 256);
 }
 
 /* All ranks read at once. *rate: 0 if this one cannot measure it. */
-static oct_status time_reading(oct_comm *c, int n_threads, oct_isa isa, double *all, double *rate,
-                               oct_error *err)
+static oct_status time_reading(oct_comm *c, int n_threads, const oct_kernels *row, double *all,
+                               double *rate, oct_error *err)
 {
     oct_team *team = NULL;
     oct_error none = {0};
@@ -72,13 +70,13 @@ static oct_status time_reading(oct_comm *c, int n_threads, oct_isa isa, double *
         oct_team_run(team, touch_thread, &span);
     oct_status status = c->gather(c, rate, sizeof *rate, all, err);
     if (status == OCT_OK && team)
-        *rate = oct_probe_read(team, isa, (size_t)oct_stream_ahead(), &span, 1);
+        *rate = oct_probe_read(team, row, (size_t)oct_stream_ahead(), &span, 1);
     oct_team_free(team);
     free(block);
     return status == OCT_OK ? c->gather(c, rate, sizeof *rate, all, err) : status;
 }
 
-oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
+oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, const oct_kernels *row,
                             oct_rank_pace *pace, oct_error *err)
 {
     int64_t told[2] = {d_model, n_threads};
@@ -97,7 +95,7 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa
                               told[1] < 1     ? 1
                               : told[1] > 256 ? 256
                                               : (int)told[1],
-                              isa, all, &read, err);
+                              row, all, &read, err);
     for (int r = 0; r < c->size && status == OCT_OK; r++)
         read = fmin(read, all[r]);
     pace->per_float = fmax(0, (lengthy - brief) / (double)((LONG_VECTOR - 1) * n));

@@ -69,13 +69,15 @@ void oct_measure_pages(const oct_model *m, oct_page_stats *out)
 enum { SPANS = 512 }; /* of one run of the threads */
 
 /* One span for each expert's panels of each matrix: they lie side by side. */
-static oct_probe_span span_at(const oct_model *m, int64_t i)
+static oct_probe_span span_at(const oct_session *s, int64_t i)
 {
+    const oct_model *m = s->model;
     int64_t e = m->config.n_experts;
     const oct_grok_layer *w = &m->layers[i / (2 * e)];
     const oct_weight *t = i / e % 2 ? &w->down : &w->gate_up;
     size_t bytes = t->layout.unit_stride * (size_t)t->layout.n_slices;
-    return (oct_probe_span){(const char *)t->data + (size_t)(i % e) * bytes, bytes};
+    const char *data = oct_placement_at(s->placement, t->data);
+    return (oct_probe_span){data + (size_t)(i % e) * bytes, bytes};
 }
 
 double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *next)
@@ -88,10 +90,10 @@ double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *n
         int64_t n = 0;
         double part = 0;
         for (; n < SPANS && *next < n_spans && total + part < (double)bytes; n++) {
-            spans[n] = span_at(m, (*next)++);
+            spans[n] = span_at(s, (*next)++);
             part += (double)spans[n].bytes;
         }
-        seconds += part / oct_probe_read(oct_measure_team(s), cpu_of(s)->k->isa, ahead, spans, n);
+        seconds += part / oct_probe_read(oct_measure_team(s), cpu_of(s)->k, ahead, spans, n);
         total += part;
     }
     *next = *next < n_spans ? *next : 0;
@@ -100,48 +102,57 @@ double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *n
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-/* Whether this CPU has what row i of the table needs. */
-static bool is_here(int i)
+/* Instructions are numbered by row of kernels, then by kind; of several rows that share a probe the
+ * first has it. */
+static const oct_probe *probe_at(int place, const oct_kernels **row)
 {
-    const oct_probe *p = &oct_probes[i];
-    return oct_probe_find(p->kind, p->isa) == p;
+    const oct_probe_kind kind = (oct_probe_kind)(place % OCT_PROBE_KINDS);
+    *row = &oct_kernel_rows[place / OCT_PROBE_KINDS];
+    const oct_probe *p = oct_probe_find(kind, *row);
+    for (const oct_kernels *k = oct_kernel_rows; p && k < *row; k++)
+        p = oct_probe_find(kind, k) == p ? NULL : p;
+    return p;
 }
 
-/* Row of the table for the number of an instruction; -1 after the last. */
-static int row_of(int instruction)
+/* The instruction with a number; NULL after the last. */
+static const oct_probe *numbered(int instruction, const oct_kernels **row, oct_probe_kind *kind)
 {
-    for (int i = 0; i < oct_n_probes; i++)
-        if (is_here(i) && instruction-- == 0)
-            return i;
-    return -1;
+    for (int i = 0; i < oct_n_kernel_rows * OCT_PROBE_KINDS && instruction >= 0; i++) {
+        const oct_probe *p = probe_at(i, row);
+        *kind = (oct_probe_kind)(i % OCT_PROBE_KINDS);
+        if (p && instruction-- == 0)
+            return p;
+    }
+    return NULL;
 }
 
 bool oct_instruction_get(int i, oct_instruction *out)
 {
-    int row = i < 0 ? -1 : row_of(i);
-    if (row < 0)
-        return false;
-    const oct_probe *p = &oct_probes[row];
-    *out = (oct_instruction){p->name, oct_kernel_rows[p->isa].name, p->kind, p->passes16};
-    return true;
+    const oct_kernels *row;
+    oct_probe_kind kind;
+    const oct_probe *p = numbered(i, &row, &kind);
+    if (p)
+        *out = (oct_instruction){p->name, row->name, kind, p->passes16};
+    return p != NULL;
 }
 
 int oct_instruction_find(const char *isa, oct_probe_kind kind)
 {
-    oct_isa row;
-    const oct_probe *p = oct_isa_parse(isa, &row) ? oct_probe_find(kind, row) : NULL;
-    for (int i = 0, number = 0; i < oct_n_probes && p; i++) {
-        if (&oct_probes[i] == p)
-            return number;
-        number += is_here(i);
-    }
+    const oct_kernels *row = oct_kernels_find(isa), *other;
+    const oct_probe *want = row ? oct_probe_find(kind, row) : NULL, *p;
+    oct_probe_kind its;
+    for (int i = 0; want && (p = numbered(i, &other, &its)); i++)
+        if (p == want)
+            return i;
     return -1;
 }
 
 double oct_measure_peak(oct_session *s, int instruction, double seconds)
 {
-    int row = instruction < 0 ? -1 : row_of(instruction);
-    return row < 0 ? 0 : oct_probe_peak(oct_measure_team(s), &oct_probes[row], seconds);
+    const oct_kernels *row;
+    oct_probe_kind kind;
+    const oct_probe *p = numbered(instruction, &row, &kind);
+    return p ? oct_probe_peak(oct_measure_team(s), p, seconds) : 0;
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

@@ -273,5 +273,5 @@ double oct_operation_read(oct_operation *o, size_t ahead)
     const oct_session *s = o->session;
     const oct_probe_span whole = {s->kv[OCT_HOST].data,
                                   (size_t)s->kv[OCT_HOST].bytes & ~(size_t)255};
-    return oct_probe_read(oct_measure_team(s), s->p.cpu.k->isa, ahead, &whole, 1);
+    return oct_probe_read(oct_measure_team(s), s->p.cpu.k, ahead, &whole, 1);
 }

@@ -58,11 +58,9 @@ static oct_status resolve(const oct_model *m, const oct_session_params *p,
     s->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     s->n_seqs = p->n_seqs ? p->n_seqs : 1;
     s->cpu.blas = p->blas;
-    oct_isa isa;
-    OCT_TRY(oct_isa_choose(p->isa, machine->best, &isa, err));
-    s->cpu.k = &oct_kernel_rows[isa];
+    OCT_TRY(oct_kernels_choose(p->isa, machine->isa, &s->cpu.k, err));
     bool ranks = p->comm && p->comm->size > 1;
-    s->chunk = p->chunk ? p->chunk : oct_kernel_rows[ranks ? OCT_ISA_REF : isa].chunk;
+    s->chunk = p->chunk ? p->chunk : (ranks ? &oct_kernel_rows[OCT_KERNELS_REF] : s->cpu.k)->chunk;
     OCT_TRY(choose_shard(m, p, &s->shard, err));
     s->cpu.shard = s->shard;
     choose_threads(m, p, &machine->topology, s);
@@ -134,6 +132,19 @@ oct_status oct_session_plan_make(const oct_model *m, const oct_session_params *p
     OCT_TRY(resolve(m, p, machine, s, err));
     OCT_TRY(shape(m, p, s, err));
     return plan(m, p, d, room, room_bytes, s, err);
+}
+
+oct_status oct_session_plan_ranks(const oct_model *m, const oct_shard *shard, void *room,
+                                  size_t room_bytes, oct_session_plan *s)
+{
+    const oct_session_params p = {.kv = OCT_KV_F16};
+    memset(s, 0, sizeof *s);
+    s->n_ctx = s->n_seqs = s->chunk = 1;
+    s->shard = s->cpu.shard = *shard;
+    s->cpu.k = &oct_kernel_rows[OCT_KERNELS_REF];
+    s->cpu.n_threads = s->cpu.n_domains = 1;
+    OCT_TRY(shape(m, &p, s, NULL));
+    return plan(m, &p, NULL, room, room_bytes, s, NULL);
 }
 
 void oct_session_plan_free(oct_session_plan *s)

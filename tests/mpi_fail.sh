@@ -105,7 +105,7 @@ for n in 3 9 16; do
 done
 
 # The same library with another build id.
-printf '\4\0\0\0\24\0\0\0\3\0\0\0GNU\0another build, yes.' >"$work/note"
+printf '\4\0\0\0\24\0\0\0\3\0\0\0GNU\0another build, yes..' >"$work/note"
 library=$(ldd "$octet" | awk '/liboctet/ { print $3 }')
 if objcopy --update-section .note.gnu.build-id="$work/note" "$library" \
     "$work/$(basename "$library")" 2>/dev/null; then
@@ -120,7 +120,7 @@ if [ "$OCT_TEST_SANITIZE" = 1 ]; then
     say "too little memory: SKIPPED, AddressSanitizer maps more than any limit"
 else
     for i in $(seq 5); do cat "$work/short"; done >"$work/many"
-    big=(run -m "$model" --prompts "$work/many" -n 4 -c 1024 --kv f32 -t 1)
+    big=(run -m "$model" --prompts "$work/many" -n 4 -c 1024 --kv f32 -t 1 --batch 500)
     refused "too little memory" 'rank 1 on .*: its part needs .*, but only .* is available' \
         -n 1 "$octet" "${big[@]}" : \
         -n 1 bash -c 'ulimit -v 1500000; exec "$0" "$@"' "$octet" "${big[@]}"
@@ -129,7 +129,7 @@ else
     cp "$model" "$work/tiny-0.gguf"
     "$octet" convert "$OCT_TEST_TINY" --no-tokenizer -o "$work/tiny-1.gguf" 2>"$work/err" ||
         bad "no model without a tokenizer"
-    big=(run -m "$work/tiny-%r.gguf" --prompts "$work/many" -n 4 -c 1024 --kv f32 -t 1)
+    big=(run -m "$work/tiny-%r.gguf" --prompts "$work/many" -n 4 -c 1024 --kv f32 -t 1 --batch 500)
     refused "memory for divided attention only" \
         'ranks by (slice|expert): .* ms by slice; .*attention replicated \(not enough memory\)' \
         -n 1 "$octet" "${big[@]}" : \

@@ -253,8 +253,8 @@ static void test_simulate(void **state)
         double found = 1e9 * number(row, "gb_per_token");
         assert_true(found > bytes && found < 1.01 * bytes); /* scales, norms, routers */
         double folds = 1 + layers * (all ? 1 : 2), vectors = folds + layers * (whole ? 0 : 1);
-        double sums = 2 * a * folds + 2 * (n - 1) / n * 4 * d * vectors / rate;
-        double rest = 3 * a + (n - 1) * (36 + 131072 * 4 / n + 64 * 8) / rate;
+        double sums = 2 * a * folds + 2 * (n - 1) / n * 4 * (d * vectors + folds) / rate;
+        double rest = 3 * a + (n - 1) * (36 + 131072 * 4 / n + 65 * 8) / rate;
         double exchange = n > 1 ? sums + rest : 0;
         assert_true(fabs(1e-3 * number(row, "exchange_ms") - exchange) < 1e-9);
         assert_true(number(row, "rounds") == (n > 1 ? 2 * folds + 3 : 0));

@@ -121,9 +121,38 @@ static void test_builds(void **state)
     assert_non_null(strstr(h.text, "another build of octet (cafe, "));
 }
 
+/* Ranks compute with the most preferred row that all of them have, also where one's best is neither
+ * among the other's nor below them all. */
+static void test_kernels(void **state)
+{
+    (void)state;
+    const oct_job_voice silent = {0};
+    oct_rank_report r[RANKS];
+    const oct_kernels *row;
+    const uint32_t every = (uint32_t)((UINT64_C(1) << oct_n_kernel_rows) - 1);
+    one_host(r);
+    for (int i = 0; i < RANKS; i++)
+        r[i].kernels = every;
+    assert_int_equal(oct_rank_compare(r, RANKS, &silent, &row), 0);
+    for (int i = 0; i < oct_n_kernel_rows; i++)
+        assert_true(oct_kernel_rows[i].preference <= row->preference);
+    for (int i = 0; i < oct_n_kernel_rows; i++) { /* ref and one more */
+        r[2].kernels = 1u << i | 1;
+        assert_int_equal(oct_rank_compare(r, RANKS, &silent, &row), 0);
+        assert_ptr_equal(row, &oct_kernel_rows[i]);
+    }
+    if (oct_n_kernel_rows < 3)
+        return;
+    r[1].kernels = 1 | 1u << 1;
+    r[2].kernels = 1 | 1u << 2;
+    assert_int_equal(oct_rank_compare(r, RANKS, &silent, &row), 0);
+    assert_ptr_equal(row, &oct_kernel_rows[OCT_KERNELS_REF]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cores), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_builds)};
+                                       cmocka_unit_test(test_builds),
+                                       cmocka_unit_test(test_kernels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,6 +228,10 @@ static oct_status choose(oct_bench *b, oct_error *err)
     p.shard = oct_model_get_info(b->model)->part_by;
     OCT_TRY(oct_session_estimate(b->model, &p, &b->need, err));
     b->kernels = b->need.isa;
+    bool integer = oct_instruction_find(b->kernels, OCT_PROBE_INT) >= 0;
+    if (!integer || oct_instruction_find(b->kernels, OCT_PROBE_F32) < 0)
+        oct_cli_warning("the %s kernels have no probe of their %s peak: no share of it is printed",
+                        b->kernels, integer ? "f32" : "integer");
     if (b->threads.n == 0)
         b->threads = (oct_bench_list){{b->need.n_threads}, 1};
     return OCT_OK;

@@ -86,7 +86,6 @@ int oct_cmd_slice(int argc, char **argv)
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_cli_signals();
     r.params.cancel = oct_cli_cancel_flag();
     r.params.progress_ctx = &r.progress;
     oct_status s = oct_slice(&r.params, &report, &err);

@@ -1,4 +1,5 @@
 /* bench_measure.c: probes and measured work, interleaved. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,6 +122,12 @@ static void put(json_t *row, const char *key, double *v, int64_t n)
     json_object_set_new(row, key, oct_bench_spread(v, n));
 }
 
+/* Without a probe nothing is known, so that arithmetic takes no time in what is predicted. */
+static double peak_of(const oct_bench_rig *r, int arithmetic)
+{
+    return arithmetic < 0 ? INFINITY : oct_measure_peak(r->session, arithmetic, PEAK_SECONDS);
+}
+
 oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn, void *ctx,
                              json_t *row, oct_error *err)
 {
@@ -128,14 +135,12 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
     oct_bench_run run = {0};
     int64_t n = r->b->repeats;
     OCT_TRY(fn(ctx, &run, err));
-    double read0 = oct_bench_read(r),
-           peak0 = oct_measure_peak(r->session, arithmetic, PEAK_SECONDS);
+    double read0 = oct_bench_read(r), peak0 = peak_of(r, arithmetic);
     for (int64_t i = 0; i < n; i++) {
         OCT_TRY(fn(ctx, &run, err));
-        double read1 = oct_bench_read(r),
-               peak1 = oct_measure_peak(r->session, arithmetic, PEAK_SECONDS);
+        double read1 = oct_bench_read(r), peak1 = peak_of(r, arithmetic);
         double read = (read0 + read1) / 2, peak = (peak0 + peak1) / 2;
-        double least = larger(run.bytes / read, run.ops / peak); /* seconds */
+        double bound = larger(run.bytes / read, run.ops / peak); /* seconds */
         s.rate[i] = run.tokens / run.seconds;
         s.bytes[i] = run.bytes / run.seconds * 1e-9;
         s.read[i] = read * 1e-9;
@@ -144,8 +149,8 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
         s.peak[i] = peak * 1e-12;
         s.of_peak[i] = run.ops / run.seconds / peak;
         s.sync[i] = run.waited / run.seconds;
-        s.bound[i] = run.tokens / least;
-        s.of_bound[i] = least / run.seconds;
+        s.bound[i] = run.tokens / bound;
+        s.of_bound[i] = bound / run.seconds;
         read0 = read1;
         peak0 = peak1;
     }
@@ -155,8 +160,10 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
     put(row, "read_probe", s.read, n);
     put(row, "of_read_probe", s.of_read, n);
     put(row, "tops", s.ops, n);
-    put(row, "peak_probe", s.peak, n);
-    put(row, "of_peak_probe", s.of_peak, n);
+    if (arithmetic >= 0) {
+        put(row, "peak_probe", s.peak, n);
+        put(row, "of_peak_probe", s.of_peak, n);
+    }
     put(row, "predicted", s.bound, n);
     put(row, "of_predicted", s.of_bound, n);
     put(row, "sync", s.sync, n);
