@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,20 +21,20 @@ static const struct {
     const char *path;   /* below transformer/decoder_layer_N, of a mixture of experts */
     const char *shape;  /* E is dropped for a dense model */
     const char *scales; /* NULL: always a plain array */
-} roles[OCT_CKPT_ROLES] = {[OCT_CKPT_GATE] = {"moe/linear", "EDF", "EgF"},
-                           [OCT_CKPT_DOWN] = {"moe/linear_1", "EFD", "EdD"},
-                           [OCT_CKPT_UP] = {"moe/linear_v", "EDF", "EgF"},
-                           [OCT_CKPT_KEY] = {"multi_head_attention/key", "DK", "aK"},
-                           [OCT_CKPT_ATTN_OUT] = {"multi_head_attention/linear", "QD", "oD"},
-                           [OCT_CKPT_QUERY] = {"multi_head_attention/query", "DQ", "aQ"},
-                           [OCT_CKPT_VALUE] = {"multi_head_attention/value", "DK", "aK"},
-                           [OCT_CKPT_NORM_ATTN_IN] = {"rms_norm", "D", NULL},
-                           [OCT_CKPT_NORM_ATTN_OUT] = {"rms_norm_1", "D", NULL},
-                           [OCT_CKPT_NORM_FFN_IN] = {"rms_norm_2", "D", NULL},
-                           [OCT_CKPT_NORM_FFN_OUT] = {"rms_norm_3", "D", NULL},
-                           [OCT_CKPT_ROUTER] = {"router", "DE", NULL},
-                           [OCT_CKPT_EMBEDDING] = {"language_model/in_out_embed", "VD", NULL},
-                           [OCT_CKPT_NORM_FINAL] = {"language_model/rms_norm", "D", NULL}};
+} roles[OCT_ROLES] = {[OCT_ROLE_GATE] = {"moe/linear", "EDF", "EgF"},
+                      [OCT_ROLE_DOWN] = {"moe/linear_1", "EFD", "EdD"},
+                      [OCT_ROLE_UP] = {"moe/linear_v", "EDF", "EgF"},
+                      [OCT_ROLE_KEY] = {"multi_head_attention/key", "DK", "aK"},
+                      [OCT_ROLE_ATTN_OUT] = {"multi_head_attention/linear", "QD", "oD"},
+                      [OCT_ROLE_QUERY] = {"multi_head_attention/query", "DQ", "aQ"},
+                      [OCT_ROLE_VALUE] = {"multi_head_attention/value", "DK", "aK"},
+                      [OCT_ROLE_NORM_ATTN_IN] = {"rms_norm", "D", NULL},
+                      [OCT_ROLE_NORM_ATTN_OUT] = {"rms_norm_1", "D", NULL},
+                      [OCT_ROLE_NORM_FFN_IN] = {"rms_norm_2", "D", NULL},
+                      [OCT_ROLE_NORM_FFN_OUT] = {"rms_norm_3", "D", NULL},
+                      [OCT_ROLE_ROUTER] = {"router", "DE", NULL},
+                      [OCT_ROLE_EMBEDDING] = {"language_model/in_out_embed", "VD", NULL},
+                      [OCT_ROLE_NORM_FINAL] = {"language_model/rms_norm", "D", NULL}};
 
 /* ---- the folder ----------------------------------------------------------------------------- */
 
@@ -78,34 +79,91 @@ static bool holds_tensors(const char *dir)
 
 oct_status oct_ckpt_find(const char *path, char **dir, oct_error *err)
 {
-    char *inner = NULL;
-    struct stat st;
+    char *tried[2] = {strdup(path), NULL};
+    oct_status s = OCT_OK;
     *dir = NULL;
-    if (stat(path, &st) != 0)
-        return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return oct_fail(err, OCT_ERR_ARG,
-                        "%s: not a folder; expected the one that holds ckpt-0, or ckpt-0 itself",
-                        path);
-    errno = 0;
-    if (holds_tensors(path))
-        *dir = strdup(path);
-    else if (errno)
-        return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (asprintf(&inner, "%s/ckpt-0", path) >= 0 && holds_tensors(inner))
-        *dir = inner;
-    else {
-        int e = inner && errno != ENOENT ? errno : 0;
-        oct_status s = !inner ? oct_fail(err, OCT_ERR_MEMORY, "out of memory")
-                       : e    ? oct_fail(err, OCT_ERR_IO, "%s: %s", inner, strerror(e))
-                              : oct_fail(err, OCT_ERR_FORMAT,
-                                         "%s: no checkpoint: neither it nor %s holds files called "
-                                            "tensor00000_000, tensor00001_000, ...",
-                                         path, inner);
-        free(inner);
-        return s;
+    if (!tried[0] || asprintf(&tried[1], "%s/ckpt-0", path) < 0) {
+        tried[1] = NULL;
+        s = oct_fail(err, OCT_ERR_MEMORY, "out of memory");
     }
-    return *dir ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < 2 && s == OCT_OK && !*dir; i++) {
+        errno = 0;
+        if (holds_tensors(tried[i])) {
+            *dir = tried[i];
+            tried[i] = NULL;
+        } else if (errno && errno != ENOENT && errno != ENOTDIR) {
+            s = oct_fail(err, OCT_ERR_IO, "%s: %s", tried[i], strerror(errno));
+        }
+    }
+    free(tried[0]);
+    free(tried[1]);
+    return s;
+}
+
+/* What download tools, systems and people leave beside a file: its name and one of these ends. */
+static const struct {
+    const char *end;
+    bool unfinished; /* the file itself is not complete: the checkpoint is refused */
+} side_files[] = {
+    {".aria2", true},      {".aria2__temp", true}, {".part", true},       {".partial", true},
+    {".crdownload", true}, {".download", true},    {".incomplete", true}, {".tmp", true},
+    {".!qB", true},        {".!ut", true},         {".bc!", true},        {".sha256", false},
+    {".sha256sum", false}, {".sha1", false},       {".sha512", false},    {".md5", false},
+    {".md5sum", false},    {".crc32", false},      {".b3", false},        {".asc", false},
+    {".sig", false},       {".torrent", false},    {".lock", false},      {".metadata", false},
+    {"~", false}};
+
+/* Whether a name is that of a tensor file and an end that is known, or a stream of one that Windows
+ * kept (":Zone.Identifier"). */
+static bool is_side_file(const char *name, bool *unfinished)
+{
+    char tensor[256];
+    int64_t index, part;
+    size_t n = strspn(name, "tensor0123456789_");
+    if (n >= sizeof tensor || !name[n])
+        return false;
+    memcpy(tensor, name, n);
+    tensor[n] = 0;
+    if (!tensor_name(tensor, &index, &part))
+        return false;
+    *unfinished = false;
+    if (name[n] == ':')
+        return true;
+    for (size_t i = 0; i < sizeof side_files / sizeof *side_files; i++)
+        if (strcasecmp(name + n, side_files[i].end) == 0) {
+            *unfinished = side_files[i].unfinished;
+            return true;
+        }
+    return false;
+}
+
+/* One entry of the folder. */
+static void list_file(const char *name, uint8_t *exists, int64_t *top, oct_lines *problems)
+{
+    int64_t index = 0, part = 0;
+    char canonical[32];
+    bool unfinished;
+    if (is_side_file(name, &unfinished)) {
+        if (unfinished)
+            oct_lines_add(problems, "%s: the download of this file is not finished", name);
+        return;
+    }
+    if (!tensor_name(name, &index, &part)) {
+        oct_lines_add(problems, "%s: an odd name; expected tensorNNNNN_000", name);
+        return;
+    }
+    snprintf(canonical, sizeof canonical, "tensor%05" PRId64 "_%03" PRId64, index, part);
+    if (part != 0)
+        oct_lines_add(problems, "%s: part %" PRId64 " of a tensor; expected one file (_000) each",
+                      name, part);
+    else if (strcmp(canonical, name) != 0)
+        oct_lines_add(problems, "%s: a second spelling of %s", name, canonical);
+    else if (index >= MAX_FILES)
+        oct_lines_add(problems, "%s: beyond %d layers", name, MAX_LAYERS);
+    else {
+        exists[index] = 1;
+        *top = index + 1 > *top ? index + 1 : *top;
+    }
 }
 
 /* Marks the indices that exist; *top is the largest plus one. */
@@ -116,29 +174,9 @@ static oct_status list_files(const char *dir, uint8_t *exists, int64_t *top, oct
     if (!d)
         return oct_fail(err, OCT_ERR_IO, "%s: %s", dir, strerror(errno));
     struct dirent *e;
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        int64_t index = 0, part = 0;
-        char canonical[32];
-        if (!starts_tensor(e->d_name))
-            continue;
-        if (!tensor_name(e->d_name, &index, &part)) {
-            oct_lines_add(problems, "%s: an odd name; expected tensorNNNNN_000", e->d_name);
-            continue;
-        }
-        snprintf(canonical, sizeof canonical, "tensor%05" PRId64 "_%03" PRId64, index, part);
-        if (part != 0)
-            oct_lines_add(problems,
-                          "%s: part %" PRId64 " of a tensor; expected one file (_000) each",
-                          e->d_name, part);
-        else if (strcmp(canonical, e->d_name) != 0)
-            oct_lines_add(problems, "%s: a second spelling of %s", e->d_name, canonical);
-        else if (index >= MAX_FILES)
-            oct_lines_add(problems, "%s: beyond %d layers", e->d_name, MAX_LAYERS);
-        else {
-            exists[index] = 1;
-            *top = index + 1 > *top ? index + 1 : *top;
-        }
-    }
+    for (errno = 0; (e = readdir(d)); errno = 0)
+        if (starts_tensor(e->d_name))
+            list_file(e->d_name, exists, top, problems);
     int failed = errno;
     closedir(d);
     if (failed)
@@ -146,7 +184,7 @@ static oct_status list_files(const char *dir, uint8_t *exists, int64_t *top, oct
     return OCT_OK;
 }
 
-/* Maps a file and reads its description. Trouble becomes a line. */
+/* Reads a file's description. Trouble becomes a line. */
 static void open_leaf(const char *dir, oct_ckpt_leaf *f, oct_lines *problems)
 {
     char *path = NULL;
@@ -170,25 +208,29 @@ static void open_leaf(const char *dir, oct_ckpt_leaf *f, oct_lines *problems)
         oct_lines_add(problems, "%s: the file is empty", f->file);
         goto done;
     }
-    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    /* For as long as the few pages of opcodes are read: payloads are not, see source_xai.c. */
+    size_t n = (size_t)st.st_size;
+    void *p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
-        oct_lines_add(problems, "%s: cannot be mapped: %s", f->file, strerror(errno));
+        oct_lines_add(problems, "%s: its %zu bytes cannot be mapped: %s%s", f->file, n,
+                      strerror(errno),
+                      errno == ENOMEM ? " (is the address space limited, by ulimit -v?)" : "");
         goto done;
     }
-    f->bytes = p;
-    f->n = (size_t)st.st_size;
+    f->n = n;
     f->device = st.st_dev;
     f->inode = st.st_ino;
-    if (oct_pickle_read(f->file, f->bytes, f->n, &f->content, &err) == OCT_OK)
+    if (oct_pickle_read(f->file, p, n, &f->content, &err) == OCT_OK)
         f->parsed = true;
     else
         oct_lines_add(problems, "%s", err.text);
+    munmap(p, n);
 done:
     if (fd >= 0)
         close(fd);
 }
 
-/* ---- files, layers, roles -------------------------------------------------------------------- */
+/* ---- files, layers, roles ------------------------------------------------------------------- */
 
 static int compare_numbers_as_text(const void *a, const void *b)
 {
@@ -216,12 +258,12 @@ static oct_status name_leaves(oct_ckpt *c, oct_error *err)
     for (int64_t i = 0; i < c->n_leaves; i++) {
         oct_ckpt_leaf *f = &c->leaves[i];
         if (i < 2) {
-            f->role = i ? OCT_CKPT_NORM_FINAL : OCT_CKPT_EMBEDDING;
+            f->role = i ? OCT_ROLE_NORM_FINAL : OCT_ROLE_EMBEDDING;
             f->layer = -1;
             snprintf(f->path, sizeof f->path, "%s", roles[f->role].path);
             continue;
         }
-        f->role = (oct_ckpt_role)((i - 2) % per_layer);
+        f->role = (oct_role)((i - 2) % per_layer);
         f->layer = order[(i - 2) / per_layer];
         const char *p = roles[f->role].path;
         if (c->dense && strncmp(p, "moe/", 4) == 0)
@@ -290,7 +332,7 @@ static oct_status count_layers(oct_ckpt *c, int64_t top, int64_t expect_layers, 
     return OCT_OK;
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- shapes --------------------------------------------------------------------------------- */
 
 /* The letters of a role's shape, without E for a dense model. */
 static const char *spelling(const oct_ckpt *c, const char *shape)
@@ -417,12 +459,29 @@ static void check_shapes(oct_ckpt *c, oct_lines *problems)
         oct_lines_add(problems, "one expert, but the files are those of a mixture of experts");
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* A client that loads a whole folder leaves its mark beside it. */
+static void check_finished(const char *dir, oct_lines *problems)
+{
+    char *mark = NULL;
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    if (asprintf(&mark, "%.*s.aria2", (int)n, dir) < 0) {
+        problems->failed = true;
+        return;
+    }
+    if (access(mark, F_OK) == 0)
+        oct_lines_add(problems, "%s: the download of the folder is not finished", mark);
+    free(mark);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 static oct_status scan(oct_ckpt *c, uint8_t *exists, int64_t expect_layers, oct_lines *problems,
                        oct_error *err)
 {
     int64_t top = 0;
+    check_finished(c->dir, problems);
     OCT_TRY(list_files(c->dir, exists, &top, problems, err));
     int64_t room = top;
     if (expect_layers > 0 && 2 + 12 * expect_layers > room)
@@ -431,7 +490,6 @@ static oct_status scan(oct_ckpt *c, uint8_t *exists, int64_t expect_layers, oct_
     c->leaves = calloc((size_t)room, sizeof *c->leaves);
     if (!c->leaves)
         return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
-    c->n_leaves = room; /* for oct_ckpt_free, until the number is known */
     for (int64_t i = 0; i < room; i++) {
         snprintf(c->leaves[i].file, sizeof c->leaves[i].file, "tensor%05" PRId64 "_000", i);
         if (i < top && exists[i])
@@ -442,9 +500,6 @@ static oct_status scan(oct_ckpt *c, uint8_t *exists, int64_t expect_layers, oct_
         list_gaps(exists, top, top, problems);
         return s;
     }
-    for (int64_t i = c->n_leaves; i < room; i++) /* surplus files */
-        if (c->leaves[i].bytes)
-            munmap((void *)(uintptr_t)c->leaves[i].bytes, c->leaves[i].n);
     list_gaps(exists, top, c->n_leaves, problems);
     OCT_TRY(name_leaves(c, err));
     check_shapes(c, problems);
@@ -486,20 +541,17 @@ void oct_ckpt_free(oct_ckpt *c)
 {
     if (!c)
         return;
-    for (int64_t i = 0; c->leaves && i < c->n_leaves; i++)
-        if (c->leaves[i].bytes)
-            munmap((void *)(uintptr_t)c->leaves[i].bytes, c->leaves[i].n);
     free(c->leaves);
     free(c->layer_at);
     free(c->dir);
     free(c);
 }
 
-const oct_ckpt_leaf *oct_ckpt_leaf_of(const oct_ckpt *c, oct_ckpt_role role, int64_t layer)
+const oct_ckpt_leaf *oct_ckpt_leaf_of(const oct_ckpt *c, oct_role role, int64_t layer)
 {
-    if (role == OCT_CKPT_EMBEDDING)
+    if (role == OCT_ROLE_EMBEDDING)
         return &c->leaves[0];
-    if (role == OCT_CKPT_NORM_FINAL)
+    if (role == OCT_ROLE_NORM_FINAL)
         return &c->leaves[1];
     return &c->leaves[2 + c->layer_at[layer] * (c->dense ? 11 : 12) + role];
 }

@@ -1,9 +1,9 @@
-/* checkpoint.h: xAI's ckpt-0 folder as a list of typed, mapped arrays.
+/* checkpoint.h: xAI's ckpt-0 folder as a list of typed arrays.
  *
  * The folder holds one pickle for every leaf of the parameter tree, tensorNNNNN_000, in the order
  * of the leaves' paths as strings: the embedding, the final norm, then the decoder layers in the
  * order 0, 1, 10, 11, ..., 2, 20, ... A layer of a mixture of experts has 12 files, a dense one
- * 11. */
+ * 11, which have the roles in the order of oct_role. */
 #ifndef OCT_CHECKPOINT_H
 #define OCT_CHECKPOINT_H
 
@@ -12,28 +12,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "lines.h"
 #include "pickle.h"
+#include "source.h"
 #include "status.h"
-
-/* What a file is; in a layer, in the order of the files. */
-typedef enum oct_ckpt_role {
-    OCT_CKPT_GATE,
-    OCT_CKPT_DOWN,
-    OCT_CKPT_UP,
-    OCT_CKPT_KEY,
-    OCT_CKPT_ATTN_OUT,
-    OCT_CKPT_QUERY,
-    OCT_CKPT_VALUE,
-    OCT_CKPT_NORM_ATTN_IN,
-    OCT_CKPT_NORM_ATTN_OUT,
-    OCT_CKPT_NORM_FFN_IN,
-    OCT_CKPT_NORM_FFN_OUT,
-    OCT_CKPT_ROUTER,
-    OCT_CKPT_EMBEDDING,
-    OCT_CKPT_NORM_FINAL, /* layer -1 */
-    OCT_CKPT_ROLES
-} oct_ckpt_role;
 
 /* Sizes that the shapes of all files must agree on. */
 typedef enum oct_ckpt_dim {
@@ -54,10 +35,9 @@ typedef enum oct_ckpt_dim {
 typedef struct oct_ckpt_leaf {
     char file[32]; /* "tensor00002_000" */
     char path[96]; /* "transformer/decoder_layer_0/moe/linear" */
-    oct_ckpt_role role;
-    int64_t layer;        /* -1: not of a layer */
-    const uint8_t *bytes; /* the mapped file, read-only; NULL while it is missing or unreadable */
-    size_t n;
+    oct_role role;
+    int64_t layer; /* -1: not of a layer */
+    size_t n;      /* bytes of the file; 0 if it is missing or unreadable */
     dev_t device;
     ino_t inode;
     oct_pickle content;
@@ -74,10 +54,11 @@ typedef struct oct_ckpt {
     int64_t dim[OCT_CKPT_DIMS]; /* experts: 1 if dense */
 } oct_ckpt;
 
-/* The folder with the tensor files: path itself, or path/ckpt-0. *dir is malloc'd. */
+/* The folder with the tensor files: path itself, or path/ckpt-0. *dir is malloc'd; NULL: neither is
+ * one. Only what cannot be read is an error. */
 OCT_MUST_CHECK oct_status oct_ckpt_find(const char *path, char **dir, oct_error *err);
 
-/* Maps and checks every file of dir: names, numbers, contents, types, shapes. expect_layers > 0
+/* Checks every file of dir: names, numbers, contents, types, shapes. expect_layers > 0
  * (from a configuration) tells how many files there must be; else a whole number of layers is
  * expected. Every missing, short, odd or surplus file adds a line to problems; then the status is
  * OCT_ERR_FORMAT and err sums up. Only opcodes are read, no payload. On success *out is the
@@ -87,6 +68,6 @@ OCT_MUST_CHECK oct_status oct_ckpt_open(const char *dir, int64_t expect_layers, 
 void oct_ckpt_free(oct_ckpt *c); /* NULL is fine */
 
 /* The file of a role; layer is ignored for the embedding and the final norm. */
-const oct_ckpt_leaf *oct_ckpt_leaf_of(const oct_ckpt *c, oct_ckpt_role role, int64_t layer);
+const oct_ckpt_leaf *oct_ckpt_leaf_of(const oct_ckpt *c, oct_role role, int64_t layer);
 
 #endif

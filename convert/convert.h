@@ -1,63 +1,211 @@
-/* convert.h: from xAI's checkpoint to the file that Octet runs (described in FORMAT.md). */
+/* convert.h: model files: from checkpoints, to llama.cpp, in parts for ranks, with random weights.
+ * Public, beside octet.h.
+ *
+ * Whatever writes a file writes it under another name, reads it back where it says so, and gives it
+ * its name at the very end: there is never an incomplete file under the name that was asked for,
+ * and a file of that name stays until it is replaced as a whole.
+ *
+ * Each function works on the calling thread and may start more; it touches no state but its
+ * arguments'. Functions called for progress are called by one thread at a time, but not always the
+ * same. A cancel flag is read often; once it is not zero, the work stops within a moment, leaves
+ * nothing behind and returns OCT_ERR_CANCELLED. */
 #ifndef OCT_CONVERT_H
 #define OCT_CONVERT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#include "grok.h"
-#include "lines.h"
-#include "q8.h"
+#include "octet.h"
 #include "status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A list of one-line messages: warnings, problems. Start from zero. Not thread-safe. */
+typedef struct oct_lines {
+    char **line; /* [n], each malloc'd, without newline */
+    size_t n, cap;
+    bool failed; /* a line was lost for want of memory */
+} oct_lines;
+
+/* Releases all lines and leaves an empty list. */
+OCT_API void oct_lines_free(oct_lines *l);
+
+/* How far some work is. */
 typedef enum oct_convert_phase {
-    OCT_CONVERT_WRITE,  /* making and writing the tensors */
+    OCT_CONVERT_WRITE,  /* making and writing the file */
     OCT_CONVERT_SYNC,   /* waiting for the disk; done and total are 0 */
-    OCT_CONVERT_VERIFY, /* reading back and comparing with the source */
+    OCT_CONVERT_VERIFY, /* reading back and comparing */
     OCT_CONVERT_DONE    /* the file has its name */
 } oct_convert_phase;
 
 typedef struct oct_convert_progress {
     oct_convert_phase phase;
     uint64_t done, total; /* bytes of the new file */
-    const char *temp;     /* name of the temporary file; NULL when there is none any more */
+    const char *temp;     /* name of the temporary file, to be removed by a program that dies; NULL:
+                             there is none, or none any more */
 } oct_convert_progress;
 
+/* Called at the start of each phase and after each piece. */
+typedef void oct_convert_tell(void *ctx, const oct_convert_progress *p);
+
+/* ---- from a checkpoint ----------------------------------------------------------------------- */
+
 typedef struct oct_convert_params {
-    const char *checkpoint; /* the folder that holds ckpt-0, or ckpt-0 itself */
-    const char *out;        /* the new file; an existing one is replaced at the very end */
+    const char *checkpoint; /* what to convert; its format is found out */
+    const char *out;        /* the new file */
     const char *tokenizer;  /* NULL: tokenizer.model in the checkpoint's folder or above it */
     const char *config;     /* NULL: config.json there, if there is one */
     bool no_tokenizer;
-    int n_threads; /* 0: as many as there are processors; memory may allow fewer */
-    /* Called at the start of each phase and after each piece, by one thread at a time but not
-     * always the same. May be NULL. */
-    void (*progress)(void *ctx, const oct_convert_progress *p);
+    int n_threads;              /* 0: as many as there are processors; memory may allow fewer */
+    oct_convert_tell *progress; /* may be NULL */
     void *progress_ctx;
-    const volatile int *cancel; /* when it turns non-zero the work stops soon; NULL: never */
+    const volatile int *cancel; /* NULL: never */
 } oct_convert_params;
 
 /* What was done. Strings and lists belong to the report. */
 typedef struct oct_convert_report {
     oct_lines problems; /* every missing, short or odd file of the checkpoint */
     oct_lines warnings;
+    const char *format; /* of the checkpoint: "an xAI checkpoint"; static */
     char *checkpoint_dir, *config_path, *tokenizer_path; /* as found; NULL: none */
-    oct_grok_config config;
+    oct_model_info model; /* the model's numbers; of the file only file_bytes is filled in */
     int64_t n_files, n_tensors;
     uint64_t in_bytes, out_bytes;
     bool is_grok1;
-    int64_t n_quantised;   /* tensors of the new file with matrices quantised on the way */
-    oct_q8_error q8_error; /* of all of them, measured on the finished file */
+    int64_t n_quantised;     /* tensors of the new file with matrices quantised on the way */
+    double q8_error;         /* of all their weights, relative (root of the sum of squares) */
+    double q8_error_largest; /* absolute; both measured on the finished file */
 } oct_convert_report;
 
 /* Converts. Before any work starts everything is checked: all files of the checkpoint (problems are
- * listed in the report), configuration, tokenizer, output, disk space. Then the tensors are written
- * to a temporary file beside the output, read back, compared with the source, and the file is
- * renamed: there is never an incomplete file under the final name. Anonymous memory stays below 512
- * MiB for any model. *report must be zero at the start; free it with oct_convert_report_free in any
- * case. */
-OCT_MUST_CHECK oct_status oct_convert(const oct_convert_params *p, oct_convert_report *report,
-                                      oct_error *err);
-void oct_convert_report_free(oct_convert_report *r);
+ * listed in the report), configuration, tokenizer, output, disk space. Then the tensors are
+ * written, read back, and compared with the checkpoint. Memory, mapped files included, stays below
+ * 512 MiB for any model; one with so many inputs that this is impossible is refused
+ * (OCT_ERR_UNSUPPORTED). *report must be zero at the start; free it with oct_convert_report_free in
+ * any case. */
+OCT_API OCT_MUST_CHECK oct_status oct_convert(const oct_convert_params *p,
+                                              oct_convert_report *report, oct_error *err);
+OCT_API void oct_convert_report_free(oct_convert_report *r);
 
+/* ---- to llama.cpp ---------------------------------------------------------------------------- */
+
+/* A GGUF of architecture "grok". Matrices become type Q8_0: rows of blocks, each an f16 scale and
+ * 32 integers. The integers are the model's own, and every block carries the scale of its group, so
+ * nothing is quantised again. That needs groups that are multiples of 32 inputs, and scales that
+ * f16 holds exactly (every bf16 from 2^-17 to 65504 is one). Embedding: BF16, tied to the output
+ * head; norms and router: F32. */
+typedef struct oct_export_params {
+    const char *model, *out;
+    bool lossy;                 /* round scales that f16 does not hold, instead of refusing */
+    oct_convert_tell *progress; /* may be NULL */
+    void *progress_ctx;
+    const volatile int *cancel; /* may be NULL */
+} oct_export_params;
+
+typedef struct oct_export_report {
+    uint64_t bytes;     /* of the new file */
+    int64_t n_scales;   /* of the model's matrices */
+    int64_t n_inexact;  /* of them not held by f16: rounded if lossy */
+    oct_lines warnings; /* the caller frees them with oct_lines_free, whatever the outcome */
+} oct_export_report;
+
+/* Streams: needs a few MiB and no more. A model that llama.cpp could not run or that Q8_0 does not
+ * hold is refused before anything is written (OCT_ERR_UNSUPPORTED, with the reason); scales that
+ * f16 does not hold, when all have been counted. The tokenizer goes along if the model has one. A
+ * dense model becomes one expert with a router of zeros, whose gate is 1. */
+OCT_API OCT_MUST_CHECK oct_status oct_export_q8_0(const oct_export_params *p,
+                                                  oct_export_report *report, oct_error *err);
+
+/* ---- parts for ranks, checksums -------------------------------------------------------------- */
+
+typedef struct oct_slice_params {
+    const char *model, *out; /* a whole model; the new file */
+    oct_shard_layout by;
+    int rank, size;             /* size: at least 2 */
+    oct_convert_tell *progress; /* may be NULL */
+    void *progress_ctx;
+    const volatile int *cancel; /* may be NULL */
+} oct_slice_params;
+
+typedef struct oct_slice_report {
+    uint64_t bytes, whole_bytes;
+    int64_t n_runs;
+    oct_lines warnings; /* the caller frees them with oct_lines_free, whatever the outcome */
+} oct_slice_report;
+
+/* One rank's part of a model as a file of its own. Copies what the rank needs, reads it back and
+ * compares. Of the model nothing but that is read: damage in it is found where whole tensors are
+ * copied (norms, routers, tokenizer) or by oct_verify on the model before. */
+OCT_API OCT_MUST_CHECK oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report,
+                                            oct_error *err);
+
+/* Compares everything in a model file, or a part of one, with the checksums in it: of every tensor
+ * that is held whole, and of every run of a part. Names the first that differs. progress (may be
+ * NULL) gets the bytes that have been read; cancel may be NULL. */
+OCT_API OCT_MUST_CHECK oct_status oct_verify(const char *path,
+                                             void (*progress)(void *ctx, uint64_t done), void *ctx,
+                                             const volatile int *cancel, oct_error *err);
+
+/* ---- random weights -------------------------------------------------------------------------- */
+
+/* Model files for measuring and testing at true sizes without a checkpoint: integers over the whole
+ * range, scales such that every product keeps its input's magnitude, no tokenizer. */
+typedef struct oct_synthetic_params {
+    int64_t n_layers, n_vocab; /* 0: Grok-1's; all other numbers are Grok-1's */
+    const struct oct_grok_config
+        *config;     /* NULL; for the library's own tests: all of the numbers */
+    uint64_t seed;   /* the same seed, the same file */
+    bool hollow;     /* no weights but a hole that takes no space: for plans and predictions */
+    const char *out; /* the new file; NULL: into fd */
+    int fd;          /* an open, empty, writable file; the caller's */
+    oct_convert_tell *progress; /* may be NULL */
+    void *progress_ctx;
+    const volatile int *cancel; /* may be NULL */
+} oct_synthetic_params;
+
+/* Writes a complete file that oct_model_open accepts. */
+OCT_API OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params *p,
+                                                      oct_error *err);
+/* The bytes it will have. */
+OCT_API OCT_MUST_CHECK oct_status oct_synthetic_bytes(const oct_synthetic_params *p,
+                                                      uint64_t *bytes, oct_error *err);
+
+/* ---- output ---------------------------------------------------------------------------------- */
+
+/* A file that appears under its name only when it is complete: it is written under a temporary name
+ * beside it, OUT.tmp-PID, synced, and renamed. */
+typedef struct oct_output {
+    char *path, *temp; /* temp: NULL while there is no temporary file */
+    int fd;
+} oct_output; /* start with {.fd = -1} */
+
+/* Whether path can become a new file: it does not exist, or is a regular file and none of the n
+ * inputs (paths; those that do not exist are passed over). */
+OCT_API OCT_MUST_CHECK oct_status oct_output_check(const char *path, const char *const *inputs,
+                                                   size_t n, oct_error *err);
+/* Whether the disk of path's folder has room for n bytes; the error names both numbers. */
+OCT_API OCT_MUST_CHECK oct_status oct_output_room(const char *path, uint64_t n, oct_error *err);
+/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. Files
+ * that earlier runs left behind are named in a warning (warnings may be NULL). */
+OCT_API OCT_MUST_CHECK oct_status oct_output_create(oct_output *o, const char *path, uint64_t n,
+                                                    oct_lines *warnings, oct_error *err);
+/* Writes, or reads back, n bytes at an offset; any number of threads at once. */
+OCT_API OCT_MUST_CHECK oct_status oct_output_write(const oct_output *o, const void *data, size_t n,
+                                                   uint64_t at, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_read(const oct_output *o, void *data, size_t n,
+                                                  uint64_t at, oct_error *err);
+/* Waits until the bytes are on the disk, and drops them from memory, so that reading them back
+ * reads the disk. */
+OCT_API OCT_MUST_CHECK oct_status oct_output_sync(const oct_output *o, oct_error *err);
+/* Gives the file its name (replacing a file of that name) and syncs the folder. */
+OCT_API OCT_MUST_CHECK oct_status oct_output_publish(oct_output *o, oct_error *err);
+/* Closes, and removes the temporary file if it was not published. */
+OCT_API void oct_output_close(oct_output *o);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

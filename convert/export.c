@@ -1,20 +1,17 @@
-/* export.c: Octet's packed matrices to rows of Q8_0, see export.h.
+/* export.c: Octet's packed matrices to rows of Q8_0, see convert.h.
  *
  * Work goes panel by panel (64 output channels): their rows are put together in memory, from all
  * slices if the inputs are split, and written where they belong; the tensors of several parts grow
  * side by side. */
-#include "export.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "convert_impl.h"
 #include "f16.h"
 #include "model_impl.h"
-#include "output.h"
 
 enum {
     BLOCK = 32, /* of Q8_0: integers that share a scale */
@@ -48,7 +45,7 @@ enum { N_LAYER_TENSORS = sizeof layer_tensors / sizeof layer_tensors[0] };
 
 typedef struct exporter {
     const oct_model *model;
-    const oct_export_options *options;
+    const oct_export_params *params;
     oct_export_report *report;
     oct_error *err;
     oct_output out;
@@ -70,7 +67,7 @@ static const oct_weight *packed_source(const oct_grok_layer *w, oct_grok_kind ki
     }
 }
 
-static const oct_tensor *plain_source(const oct_grok_layer *w, oct_grok_kind kind)
+static const oct_plain *plain_source(const oct_grok_layer *w, oct_grok_kind kind)
 {
     switch (kind) {
     case OCT_GROK_ROUTER: return &w->router;
@@ -87,14 +84,13 @@ static const oct_tensor *plain_source(const oct_grok_layer *w, oct_grok_kind kin
 static oct_status check_model(const exporter *x)
 {
     const oct_grok_config *c = &x->model->config;
-    const oct_grok_layouts *l = &x->model->layouts;
     const struct {
         const char *what;
         int64_t group_in;
-    } groups[] = {{"query, key, value", l->qkv.group_in},
-                  {"attention output", l->attn_out.group_in},
-                  {"FFN gate and up", l->gate_up.group_in},
-                  {"FFN down", l->down.group_in}};
+    } groups[] = {{"query, key, value", c->d_model / c->qkv_groups},
+                  {"attention output", c->n_q_heads * c->head_dim / c->attn_out_groups},
+                  {"FFN gate and up", c->d_model / c->gate_up_groups},
+                  {"FFN down", c->d_ff / c->down_groups}};
     const char *path = oct_gguf_path(x->model->file);
 
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)
@@ -277,9 +273,11 @@ static oct_status make_header(exporter *x, void **header, size_t *n)
     if (status == OCT_OK)
         status = oct_gguf_writer_header(w, BLOCK, header, n, x->at, x->err);
     oct_gguf_writer_free(w);
-    /* The last tensor, the final norm, ends the file. */
+    /* The last tensor, the final norm, ends the file, padded as all are. */
     if (status == OCT_OK)
-        x->report->bytes = x->at[n_tensors - 1] + (uint64_t)c->d_model * sizeof(float);
+        x->report->bytes =
+            (x->at[n_tensors - 1] + (uint64_t)c->d_model * sizeof(float) + BLOCK - 1) / BLOCK *
+            BLOCK;
     return status;
 }
 
@@ -287,9 +285,18 @@ static oct_status make_header(exporter *x, void **header, size_t *n)
 
 static oct_status check_cancel(const exporter *x)
 {
-    if (x->options->cancel && *x->options->cancel)
+    if (x->params->cancel && *x->params->cancel)
         return oct_fail(x->err, OCT_ERR_CANCELLED, "export cancelled");
     return OCT_OK;
+}
+
+static void tell(const exporter *x, oct_convert_phase phase)
+{
+    const bool counted = phase != OCT_CONVERT_SYNC;
+    if (x->params->progress)
+        x->params->progress(x->params->progress_ctx,
+                            &(oct_convert_progress){phase, counted ? x->done : 0,
+                                                    counted ? x->report->bytes : 0, x->out.temp});
 }
 
 static oct_status write_at(exporter *x, const void *data, size_t n, uint64_t at)
@@ -297,8 +304,7 @@ static oct_status write_at(exporter *x, const void *data, size_t n, uint64_t at)
     OCT_TRY(check_cancel(x));
     OCT_TRY(oct_output_write(&x->out, data, n, at, x->err));
     x->done += n;
-    if (x->options->progress)
-        x->options->progress(x->options->ctx, x->done, x->report->bytes, x->out.temp);
+    tell(x, OCT_CONVERT_WRITE);
     return OCT_OK;
 }
 
@@ -337,7 +343,7 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
             int64_t channel;
             if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
                 continue;
-            const float v = oct_f32_of_bf16(oct_q8_scale(l, s, panel, lane, g));
+            const float v = oct_f32_of_bf16(oct_weight_scale(l, s, panel, lane, g));
             x->report->n_scales++;
             if (!isfinite(v))
                 return oct_fail(x->err, OCT_ERR_NUMERIC,
@@ -358,28 +364,20 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
 static void fill_rows(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                       int64_t panel, int64_t first_in, size_t row_bytes)
 {
-    const size_t quad_bytes = OCT_PANEL * OCT_QUAD;
     const oct_weight_layout *l = &t->layout;
-    const uint8_t *weights = unit_of(t, expert, slice) + (size_t)panel * l->panel_bytes;
+    const uint8_t *weights = unit_of(t, expert, slice);
     const uint16_t *scales = scales_of(t, expert, slice);
 
     for (int64_t g = 0; g < l->unit_groups; g++) {
         uint16_t f16[OCT_PANEL];
         for (int lane = 0; lane < OCT_PANEL; lane++)
-            f16[lane] = convert_scale(oct_q8_scale(l, scales, panel, lane, g));
-        for (int64_t i = 0; i < l->group_in; i += BLOCK) {
-            const uint8_t *quads =
-                weights + (size_t)(g * l->group_quads + i / OCT_QUAD) * quad_bytes;
-            const size_t block = (size_t)(first_in + g * l->group_in + i) / BLOCK;
-            for (size_t lane = 0; lane < OCT_PANEL; lane++) {
-                uint8_t *out = x->rows + lane * row_bytes + block * BLOCK_BYTES;
+            f16[lane] = convert_scale(oct_weight_scale(l, scales, panel, lane, g));
+        for (int64_t i = g * l->group_in; i < (g + 1) * l->group_in; i += BLOCK) {
+            const size_t block = (size_t)(first_in + i) / BLOCK;
+            for (int lane = 0; lane < OCT_PANEL; lane++) {
+                uint8_t *out = x->rows + (size_t)lane * row_bytes + block * BLOCK_BYTES;
                 memcpy(out, &f16[lane], 2);
-                for (size_t q = 0; q < BLOCK / OCT_QUAD; q++) {
-                    uint32_t four;
-                    memcpy(&four, quads + q * quad_bytes + lane * OCT_QUAD, sizeof four);
-                    four ^= 0x80808080u;
-                    memcpy(out + 2 + q * OCT_QUAD, &four, sizeof four);
-                }
+                oct_weight_unpack(l, weights, panel, lane, i, BLOCK, (int8_t *)out + 2);
             }
         }
     }
@@ -418,7 +416,7 @@ static oct_status export_panel(exporter *x, const oct_weight *t, int64_t expert,
 
     for (int64_t s = first; s <= last; s++)
         OCT_TRY(count_scales(x, t, expert, s, panel));
-    if (x->report->n_inexact && !x->options->lossy)
+    if (x->report->n_inexact && !x->params->lossy)
         return check_cancel(x);
     for (int64_t s = first; s <= last; s++)
         fill_rows(x, t, expert, s, panel, split_in ? s * l->unit_groups * l->group_in : 0,
@@ -465,14 +463,14 @@ static oct_status export_layer(exporter *x, int64_t layer)
 
     for (int k = 0; k < N_LAYER_TENSORS; k++) {
         const oct_weight *w = packed_source(&x->model->layers[layer], layer_tensors[k].kind);
-        const oct_tensor *t = plain_source(&x->model->layers[layer], layer_tensors[k].kind);
+        const oct_plain *t = plain_source(&x->model->layers[layer], layer_tensors[k].kind);
         oct_status status = OCT_OK;
         if (w && layer_tensors[k].part == 0) { /* the other parts follow it in the table */
             status = export_packed(x, w, at + k);
             free(x->rows);
             x->rows = NULL;
         } else if (t && t->data) { /* a dense model's router stays zero: one expert, gate 1 */
-            status = write_at(x, t->data, (size_t)t->rows * t->row_bytes, at[k]);
+            status = write_at(x, t->data, (size_t)(t->rows * t->cols) * sizeof *t->data, at[k]);
         }
         OCT_TRY(status);
     }
@@ -488,7 +486,7 @@ static oct_status export_tensors(exporter *x)
         OCT_TRY(export_layer(x, i));
     OCT_TRY(write_at(x, m->norm_final.data, (size_t)m->config.d_model * sizeof(float),
                      x->at[1 + m->config.n_layers * N_LAYER_TENSORS]));
-    if (x->report->n_inexact && !x->options->lossy)
+    if (x->report->n_inexact && !x->params->lossy)
         return oct_fail(x->err, OCT_ERR_UNSUPPORTED,
                         "%s: expected scales that f16 holds exactly, found %" PRId64 " of %" PRId64
                         " that it does not (the first: %s); a lossy export rounds them",
@@ -497,23 +495,16 @@ static oct_status export_tensors(exporter *x)
     return OCT_OK;
 }
 
-static int is_model(const void *model_path, const struct stat *st)
+static oct_status export_model(exporter *x)
 {
-    struct stat model;
-
-    return stat(model_path, &model) == 0 && model.st_dev == st->st_dev &&
-           model.st_ino == st->st_ino;
-}
-
-static oct_status export_model(exporter *x, const char *out_path)
-{
+    const char *out_path = x->params->out;
     void *header = NULL;
     size_t n = 0;
     oct_status status;
 
     OCT_TRY(oct_model_holds(x->model, &(oct_shard){.size = 1}, x->err));
     OCT_TRY(check_model(x));
-    OCT_TRY(oct_output_check(out_path, is_model, oct_gguf_path(x->model->file), x->err));
+    OCT_TRY(oct_output_check(out_path, &x->params->model, 1, x->err));
     OCT_TRY(make_header(x, &header, &n));
     status = oct_output_room(out_path, x->report->bytes, x->err);
     if (status == OCT_OK)
@@ -524,22 +515,24 @@ static oct_status export_model(exporter *x, const char *out_path)
     free(header);
     OCT_TRY(status);
     OCT_TRY(export_tensors(x));
+    tell(x, OCT_CONVERT_SYNC);
     OCT_TRY(oct_output_sync(&x->out, x->err));
     OCT_TRY(check_cancel(x));
-    return oct_output_publish(&x->out, x->err);
+    OCT_TRY(oct_output_publish(&x->out, x->err));
+    x->done = x->report->bytes;
+    tell(x, OCT_CONVERT_DONE);
+    return OCT_OK;
 }
 
-oct_status oct_export_q8_0(const char *model_path, const char *out_path,
-                           const oct_export_options *options, oct_export_report *report,
-                           oct_error *err)
+oct_status oct_export_q8_0(const oct_export_params *p, oct_export_report *report, oct_error *err)
 {
-    exporter x = {.options = options, .report = report, .err = err, .out = {.fd = -1}};
+    exporter x = {.params = p, .report = report, .err = err, .out = {.fd = -1}};
     oct_model *model;
 
     *report = (oct_export_report){0};
-    OCT_TRY(oct_model_open(model_path, &model, err));
+    OCT_TRY(oct_model_open(p->model, &model, err));
     x.model = model;
-    oct_status status = export_model(&x, out_path);
+    oct_status status = export_model(&x);
     oct_output_close(&x.out);
     free(x.at);
     oct_model_close(model);

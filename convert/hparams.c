@@ -10,33 +10,28 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
-/* Constants of xAI's code that no configuration holds. */
-static const float ROPE_BASE = 10000.0f, NORM_EPS = 1e-5f, ATTN_CAP = 30.0f;
-
+/* The attention's cap, the base of rotations and the norms' epsilon are constants of xAI's code
+ * that no configuration holds: they are these for other models too. */
 static const struct {
     const char *key;
     bool integer;
     double lo, hi;
-    double grok1;
 } params[OCT_HPARAMS] = {
-    [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX, 131072},
-    [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX, 6144},
-    [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS, 64},
-    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_GROK_MAX_EXPERTS, 8},
-    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX, 48},
-    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX, 8},
-    [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX, 128},
-    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6, 8},
-    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_GROK_MAX_EXPERTS, 2},
-    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX, 8192},
-    [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX, 0},
-    [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX, 2},
-    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30,
-                                           78.38367176906169},
-    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30,
-                                        0.5773502691896257},
-    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30,
-                                       0.08838834764831845}};
+    [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX},
+    [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX},
+    [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS},
+    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_WEIGHT_MAX_EXPERTS},
+    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX},
+    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX},
+    [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX},
+    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6},
+    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_WEIGHT_MAX_EXPERTS},
+    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX},
+    [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX},
+    [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX},
+    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30},
+    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30},
+    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30}};
 
 static oct_status read_value(const char *path, const char *key, const json_t *v, oct_hparams *h,
                              oct_lines *warnings, oct_error *err)
@@ -115,16 +110,17 @@ static int64_t number(const oct_hparams *h, oct_hparam p)
 
 bool oct_hparams_is_grok1(const oct_ckpt *c, char why[128])
 {
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
     const struct {
         const char *name;
         int64_t here, grok1;
-    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], 131072},
-                 {"emb_size", c->dim[OCT_CKPT_MODEL], 6144},
-                 {"the FFN's width", c->dim[OCT_CKPT_FFN], 32768},
-                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], 8},
-                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], 6144},
-                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], 1024},
-                 {"num_layers", c->n_layers, 64}};
+    } sizes[] = {{"vocab_size", c->dim[OCT_CKPT_VOCAB], grok1.n_vocab},
+                 {"emb_size", c->dim[OCT_CKPT_MODEL], grok1.d_model},
+                 {"the FFN's width", c->dim[OCT_CKPT_FFN], grok1.d_ff},
+                 {"num_experts", c->dim[OCT_CKPT_EXPERTS], grok1.n_experts},
+                 {"the query's width", c->dim[OCT_CKPT_Q_WIDTH], grok1.n_q_heads * grok1.head_dim},
+                 {"the key's width", c->dim[OCT_CKPT_KV_WIDTH], grok1.n_kv_heads * grok1.head_dim},
+                 {"num_layers", c->n_layers, grok1.n_layers}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].here != sizes[i].grok1) {
             if (why)
@@ -239,16 +235,31 @@ static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const
 oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, const char *path,
                                const char *looked_in, oct_grok_config *out, oct_error *err)
 {
+    /* What Grok-1's shapes do not tell. */
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
+    const struct {
+        oct_hparam param;
+        double value;
+    } of_grok1[] = {{OCT_HP_NUM_Q_HEADS, (double)grok1.n_q_heads},
+                    {OCT_HP_NUM_KV_HEADS, (double)grok1.n_kv_heads},
+                    {OCT_HP_KEY_SIZE, (double)grok1.head_dim},
+                    {OCT_HP_NUM_SELECTED_EXPERTS, (double)grok1.n_used},
+                    {OCT_HP_SEQUENCE_LEN, (double)grok1.n_ctx},
+                    {OCT_HP_PAD_TOKEN, (double)grok1.pad_id},
+                    {OCT_HP_EOS_TOKEN, (double)grok1.eos_id},
+                    {OCT_HP_EMBEDDING_MULTIPLIER_SCALE, (double)grok1.embedding_scale},
+                    {OCT_HP_OUTPUT_MULTIPLIER_SCALE, (double)grok1.output_scale},
+                    {OCT_HP_ATTN_OUTPUT_MULTIPLIER, (double)grok1.attn_scale}};
     oct_hparams h = {0};
     if (given) {
         OCT_TRY(check_shapes(c, given, path, err));
         h = *given;
     }
     if (oct_hparams_is_grok1(c, NULL))
-        for (int i = 0; i < OCT_HPARAMS; i++)
-            if (!h.given[i]) {
-                h.given[i] = true;
-                h.value[i] = params[i].grok1;
+        for (size_t i = 0; i < sizeof of_grok1 / sizeof *of_grok1; i++)
+            if (!h.given[of_grok1[i].param]) {
+                h.given[of_grok1[i].param] = true;
+                h.value[of_grok1[i].param] = of_grok1[i].value;
             }
     OCT_TRY(missing_numbers(c, &h, path, looked_in, err));
     const int64_t *dim = c->dim;
@@ -264,9 +275,9 @@ oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, cons
                              .embedding_scale = (float)h.value[OCT_HP_EMBEDDING_MULTIPLIER_SCALE],
                              .output_scale = (float)h.value[OCT_HP_OUTPUT_MULTIPLIER_SCALE],
                              .attn_scale = (float)h.value[OCT_HP_ATTN_OUTPUT_MULTIPLIER],
-                             .attn_cap = ATTN_CAP,
-                             .rope_base = ROPE_BASE,
-                             .norm_eps = NORM_EPS};
+                             .attn_cap = grok1.attn_cap,
+                             .rope_base = grok1.rope_base,
+                             .norm_eps = grok1.norm_eps};
     OCT_TRY(resolve_heads(c, &h, path ? path : "Grok-1's configuration", out, err));
     if (c->dense && h.given[OCT_HP_NUM_SELECTED_EXPERTS] &&
         number(&h, OCT_HP_NUM_SELECTED_EXPERTS) > 1)

@@ -8,7 +8,7 @@
 
 #include "checkpoint.h"
 #include "grok.h"
-#include "lines.h"
+#include "source.h"
 #include "status.h"
 
 /* Keys of config.json, in the order of the table in hparams.c. */

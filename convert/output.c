@@ -1,5 +1,3 @@
-#include "output.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +6,8 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "convert_impl.h"
 
 /* The folder of a path, malloc'd; *base is the name in it, inside path. NULL: no memory. */
 static char *folder_of(const char *path, const char **base)
@@ -24,9 +24,9 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-oct_status oct_output_check(const char *path,
-                            int (*is_input)(const void *ctx, const struct stat *st),
-                            const void *ctx, oct_error *err)
+oct_status oct_output_check_by(const char *path,
+                               bool (*is_input)(const void *ctx, const struct stat *st),
+                               const void *ctx, oct_error *err)
 {
     struct stat st;
     size_t n = strlen(path);
@@ -46,6 +46,27 @@ oct_status oct_output_check(const char *path,
     return OCT_OK;
 }
 
+typedef struct path_list {
+    const char *const *path;
+    size_t n;
+} path_list;
+
+static bool is_listed(const void *ctx, const struct stat *st)
+{
+    const path_list *l = ctx;
+    struct stat other;
+    for (size_t i = 0; i < l->n; i++)
+        if (stat(l->path[i], &other) == 0 && other.st_dev == st->st_dev &&
+            other.st_ino == st->st_ino)
+            return true;
+    return false;
+}
+
+oct_status oct_output_check(const char *path, const char *const *inputs, size_t n, oct_error *err)
+{
+    return oct_output_check_by(path, is_listed, &(path_list){inputs, n}, err);
+}
+
 oct_status oct_output_room(const char *path, uint64_t n, oct_error *err)
 {
     const char *base;
@@ -55,7 +76,7 @@ oct_status oct_output_room(const char *path, uint64_t n, oct_error *err)
         return no_memory(err);
     oct_status s = OCT_OK;
     if (statvfs(dir, &v) != 0) {
-        s = oct_fail(err, OCT_ERR_IO, "%s: %s", dir, strerror(errno));
+        s = oct_fail(err, OCT_ERR_IO, "%s: cannot be made: %s", path, strerror(errno));
     } else {
         uint64_t unit = v.f_frsize ? v.f_frsize : v.f_bsize, have = 0;
         if (__builtin_mul_overflow((uint64_t)v.f_bavail, unit, &have))
@@ -92,7 +113,8 @@ static void warn_leftovers(const char *path, oct_lines *warnings)
 oct_status oct_output_create(oct_output *o, const char *path, uint64_t n, oct_lines *warnings,
                              oct_error *err)
 {
-    warn_leftovers(path, warnings);
+    if (warnings)
+        warn_leftovers(path, warnings);
     o->path = strdup(path);
     if (!o->path)
         return no_memory(err);
@@ -137,6 +159,23 @@ oct_status oct_output_write(const oct_output *o, const void *data, size_t n, uin
             return oct_fail(err, OCT_ERR_IO, "%s: writing %zu bytes at %llu: %s", o->temp, n,
                             (unsigned long long)at,
                             k < 0 ? strerror(errno) : "nothing was written");
+        p += k;
+        n -= (size_t)k;
+        at += (uint64_t)k;
+    }
+    return OCT_OK;
+}
+
+oct_status oct_output_read(const oct_output *o, void *data, size_t n, uint64_t at, oct_error *err)
+{
+    char *p = data;
+    while (n > 0) {
+        ssize_t k = pread(o->fd, p, n, (off_t)at);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return oct_fail(err, OCT_ERR_IO, "%s: reading %zu bytes at %llu: %s", o->temp, n,
+                            (unsigned long long)at, k < 0 ? strerror(errno) : "the file ends");
         p += k;
         n -= (size_t)k;
         at += (uint64_t)k;

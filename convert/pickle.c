@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sniff.h"
+
 /* A file of a checkpoint takes about 110 opcodes, 40 memo entries and a stack of 15. */
 enum { MAX_OPS = 1024, MAX_STACK = 64, MAX_MEMO = 256, MAX_ITEMS = 256, MAX_OBJECTS = 8 };
 
@@ -597,29 +599,6 @@ static oct_status step(parser *p)
     }
 }
 
-/* What a file is that does not start like a pickle: the usual accidents. */
-static const char *looks_like(const uint8_t *d, size_t n)
-{
-    static const struct {
-        const char *start, *what;
-    } known[] = {
-        {"version https://git-lfs", ": a Git LFS pointer, the real file was not downloaded"},
-        {"<!DOCTYPE", ": an HTML page"},
-        {"<!doctype", ": an HTML page"},
-        {"<html", ": an HTML page"},
-        {"PK\003\004", ": a zip file"},
-        {"\x1f\x8b", ": a gzip file"},
-        {"GGUF", ": a GGUF file"},
-        {"\x93NUMPY", ": a .npy file"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (n >= strlen(known[i].start) && memcmp(d, known[i].start, strlen(known[i].start)) == 0)
-            return known[i].what;
-    for (size_t i = 0; i < (n < 16 ? n : 16); i++)
-        if (d[i])
-            return "";
-    return ": it holds zeros, a download that was never finished";
-}
-
 static oct_status finish(parser *p, oct_pickle *out)
 {
     if (p->frame_end)
@@ -647,9 +626,12 @@ oct_status oct_pickle_read(const char *name, const void *data, size_t n, oct_pic
     parser p = {.name = name, .data = data, .n = n, .err = err};
     if (n == 0)
         return oct_fail(err, OCT_ERR_FORMAT, "%s: the file is empty", name);
-    if (p.data[0] != OP_PROTO)
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: not a pickle of protocol 4 (first byte 0x%02x)%s",
-                        name, p.data[0], looks_like(p.data, n));
+    if (p.data[0] != OP_PROTO) {
+        const char *what = oct_sniff(data, n);
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: not a pickle of protocol 4 (first byte 0x%02x)%s%s", name, p.data[0],
+                        what ? ": " : "", what ? what : "");
+    }
     for (int ops = 0; !p.stopped; ops++) {
         if (p.pos == p.frame_end)
             p.frame_end = 0;

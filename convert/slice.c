@@ -1,5 +1,4 @@
-#include "slice.h"
-
+/* slice.c: parts of models for ranks, and checksums, see convert.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +7,8 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "convert_impl.h"
 #include "model_impl.h"
-#include "output.h"
 
 enum { PIECE = 8 << 20, PAGE = 4096 };
 
@@ -18,14 +17,16 @@ typedef struct slicer {
     oct_output out;
     oct_part part;
     uint64_t total, before; /* bytes of all runs; of those that are done */
-    oct_slice_phase phase;
+    oct_convert_phase phase;
 } slicer;
 
 static void tell(const slicer *s, uint64_t done)
 {
     if (s->p->progress)
-        s->p->progress(s->p->progress_ctx, s->phase, done,
-                       s->phase == OCT_SLICE_SYNC ? 0 : s->total, s->out.temp);
+        s->p->progress(s->p->progress_ctx,
+                       &(oct_convert_progress){s->phase, done,
+                                               s->phase == OCT_CONVERT_SYNC ? 0 : s->total,
+                                               s->out.temp});
 }
 
 static oct_status cancelled(const volatile int *cancel, oct_error *err)
@@ -109,8 +110,8 @@ static oct_status verify_runs(verifier *v, const oct_gguf *g, oct_error *err)
     return OCT_OK;
 }
 
-oct_status oct_slice_verify(const oct_gguf *g, void (*progress)(void *ctx, uint64_t done),
-                            void *ctx, const volatile int *cancel, oct_error *err)
+static oct_status verify_file(const oct_gguf *g, void (*progress)(void *ctx, uint64_t done),
+                              void *ctx, const volatile int *cancel, oct_error *err)
 {
     verifier v = {XXH3_createState(), progress, ctx, cancel, 0};
     if (!v.state)
@@ -119,6 +120,19 @@ oct_status oct_slice_verify(const oct_gguf *g, void (*progress)(void *ctx, uint6
     if (s == OCT_OK)
         s = verify_tensors(&v, g, err);
     XXH3_freeState(v.state);
+    return s;
+}
+
+oct_status oct_verify(const char *path, void (*progress)(void *ctx, uint64_t done), void *ctx,
+                      const volatile int *cancel, oct_error *err)
+{
+    oct_grok_config config;
+    oct_gguf *g;
+    OCT_TRY(oct_gguf_open(path, &g, err));
+    oct_status s = oct_grok_config_get(g, &config, err); /* and that it is a model file at all */
+    if (s == OCT_OK)
+        s = verify_file(g, progress, ctx, cancel, err);
+    oct_gguf_close(g);
     return s;
 }
 
@@ -146,7 +160,7 @@ static oct_status write_all(slicer *s, const oct_model *m, oct_error *err)
     const uint8_t *bytes = oct_gguf_bytes(m->file);
     XXH3_state_t *state = XXH3_createState();
     oct_status status = state ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
-    s->phase = OCT_SLICE_WRITE;
+    s->phase = OCT_CONVERT_WRITE;
     tell(s, 0);
     for (int64_t i = 0; i < s->part.n_runs && status == OCT_OK; i++)
         status = write_run(s, bytes + s->part.run[i].at, &s->part.run[i], state, err);
@@ -173,7 +187,7 @@ static void verified(void *ctx, uint64_t done)
 static oct_status read_back(slicer *s, const oct_model *m, oct_error *err)
 {
     oct_model *part;
-    s->phase = OCT_SLICE_VERIFY;
+    s->phase = OCT_CONVERT_VERIFY;
     tell(s, 0);
     OCT_TRY(oct_model_open(s->out.temp, &part, err));
     const oct_part *have = oct_gguf_part(part->file);
@@ -185,19 +199,12 @@ static oct_status read_back(slicer *s, const oct_model *m, oct_error *err)
         status = oct_fail(err, OCT_ERR_IO,
                           "%s: the table read back is not the one that was written", s->out.temp);
     if (status == OCT_OK)
-        status = oct_slice_verify(part->file, verified, s, s->p->cancel, err);
+        status = verify_file(part->file, verified, s, s->p->cancel, err);
     oct_model_close(part);
     return status;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
-
-static int is_model(const void *model_path, const struct stat *st)
-{
-    struct stat model;
-    return stat(model_path, &model) == 0 && model.st_dev == st->st_dev &&
-           model.st_ino == st->st_ino;
-}
 
 static oct_status choose_runs(slicer *s, const oct_model *m, oct_error *err)
 {
@@ -226,16 +233,19 @@ static oct_status slice_model(slicer *s, const oct_model *m, oct_slice_report *r
     report->bytes = s->part.file_bytes;
     report->whole_bytes = s->part.whole_bytes;
     report->n_runs = s->part.n_runs;
-    OCT_TRY(oct_output_check(s->p->out, is_model, s->p->model, err));
+    OCT_TRY(oct_output_check(s->p->out, &s->p->model, 1, err));
     OCT_TRY(oct_output_room(s->p->out, s->part.file_bytes, err));
     OCT_TRY(oct_output_create(&s->out, s->p->out, s->part.file_bytes, &report->warnings, err));
     OCT_TRY(write_all(s, m, err));
-    s->phase = OCT_SLICE_SYNC;
+    s->phase = OCT_CONVERT_SYNC;
     tell(s, 0);
     OCT_TRY(oct_output_sync(&s->out, err));
     OCT_TRY(read_back(s, m, err));
     OCT_TRY(cancelled(s->p->cancel, err));
-    return oct_output_publish(&s->out, err);
+    OCT_TRY(oct_output_publish(&s->out, err));
+    s->phase = OCT_CONVERT_DONE;
+    tell(s, s->total);
+    return OCT_OK;
 }
 
 oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report, oct_error *err)

@@ -1,5 +1,4 @@
-#include "synthetic.h"
-
+/* synthetic.c: model files with random weights, see convert.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,13 +6,16 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "convert_impl.h"
 #include "f16.h"
-#include "new_header.h"
+#include "hparams.h"
 
 enum { CHUNK = 4 << 20 };
 
 typedef struct job {
     const oct_synthetic_params *p;
+    oct_grok_config config;
+    oct_output out; /* the caller's fd, or a file of our own */
     oct_grok_layouts layouts;
     const oct_grok_tensor **tensors;
     uint64_t *sums, *offsets;
@@ -36,30 +38,39 @@ static float noise(job *j)
     return ((float)(next(&j->rng) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
 }
 
+static void tell(const job *j, oct_convert_phase phase)
+{
+    const bool counted = phase != OCT_CONVERT_SYNC;
+    if (j->p->progress)
+        j->p->progress(j->p->progress_ctx,
+                       &(oct_convert_progress){phase, counted ? j->done : 0, counted ? j->total : 0,
+                                               j->out.temp});
+}
+
 static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
 {
     XXH3_64bits_update(j->hash, j->chunk, n);
     for (size_t put = 0; put < n;) {
-        ssize_t got = pwrite(j->p->fd, j->chunk + put, n - put, (off_t)(at + put));
+        ssize_t got = pwrite(j->out.fd, j->chunk + put, n - put, (off_t)(at + put));
         if (got < 0 && errno != EINTR)
             return oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write %zu bytes: %s", n,
                             strerror(errno));
         put += got > 0 ? (size_t)got : 0;
     }
     j->done += n;
-    if (j->p->progress)
-        j->p->progress(j->p->progress_ctx, j->done, j->total);
+    tell(j, OCT_CONVERT_WRITE);
     if (j->p->cancel && *j->p->cancel)
         return oct_fail(err, OCT_ERR_CANCELLED, "synthetic model: cancelled");
     return OCT_OK;
 }
 
-/* One panel of a unit: every byte random, padding channels and inputs with weight zero. */
+/* One panel of a unit of OCT_WEIGHT_Q8: every byte random, padding channels and inputs with weight
+ * zero. */
 static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
                        unsigned char *out)
 {
     size_t quads = (size_t)(l->unit_groups * l->group_quads);
-    for (size_t i = 0; i < quads * 256; i += 8) {
+    for (size_t i = 0; i < quads * OCT_Q8_QUAD_BYTES; i += 8) {
         uint64_t r = next(&j->rng);
         memcpy(out + i, &r, 8);
     }
@@ -70,7 +81,7 @@ static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_
         for (size_t q = 0; q < quads; q++) {
             int64_t left = l->group_in - (int64_t)(q % (size_t)l->group_quads) * OCT_QUAD;
             for (int64_t k = real ? left : 0; k < OCT_QUAD; k++)
-                out[q * 256 + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
+                out[q * OCT_Q8_QUAD_BYTES + (size_t)lane * OCT_QUAD + (size_t)k] = 0x80;
         }
     }
 }
@@ -129,7 +140,7 @@ static oct_status write_plain(job *j, const oct_grok_tensor *t, uint64_t at, oct
     uint64_t bytes;
     if (!oct_gguf_tensor_bytes(t->dtype, t->rank, t->ne, &bytes))
         return oct_fail(err, OCT_ERR_SHAPE, "synthetic model: %s is too large", t->name);
-    float small = 1.0f / sqrtf((float)j->p->config.d_model);
+    float small = 1.0f / sqrtf((float)j->config.d_model);
     for (uint64_t end = at + bytes; at < end;) {
         size_t n = end - at < CHUNK ? (size_t)(end - at) : CHUNK;
         if (t->kind == OCT_GROK_EMBEDDING)
@@ -148,8 +159,8 @@ static oct_status write_plain(job *j, const oct_grok_tensor *t, uint64_t at, oct
 static oct_status write_header(job *j, size_t *n, oct_error *err)
 {
     void *header = NULL;
-    OCT_TRY(oct_new_header(&j->p->config, j->tensors, j->sums, j->n, j->offsets, &header, n, err));
-    ssize_t put = pwrite(j->p->fd, header, *n, 0);
+    OCT_TRY(oct_new_header(&j->config, j->tensors, j->sums, j->n, j->offsets, &header, n, err));
+    ssize_t put = pwrite(j->out.fd, header, *n, 0);
     free(header);
     return put == (ssize_t)*n
                ? OCT_OK
@@ -160,71 +171,107 @@ static oct_status write_header(job *j, size_t *n, oct_error *err)
 static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
 {
     size_t header_bytes;
-    for (int64_t i = 0; i < j->n; i++)
-        j->tensors[i] = &list[i];
     OCT_TRY(write_header(j, &header_bytes, err));
+    uint64_t end = header_bytes;
+    for (int64_t i = 0; i < j->n; i++) {
+        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind, list[i].layer);
+        uint64_t bytes = 0;
+        XXH3_64bits_reset(j->hash);
+        if (!j->p->hollow)
+            OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
+                      : write_plain(j, &list[i], j->offsets[i], err));
+        j->sums[i] = XXH3_64bits_digest(j->hash);
+        (void)oct_gguf_tensor_bytes(list[i].dtype, list[i].rank, list[i].ne, &bytes);
+        end = j->offsets[i] + bytes;
+    }
+    OCT_TRY(write_header(j, &header_bytes, err));
+    if (ftruncate(j->out.fd, (off_t)((end + OCT_FILE_ALIGN - 1) / OCT_FILE_ALIGN * OCT_FILE_ALIGN)))
+        return oct_fail(err, OCT_ERR_IO, "synthetic model: its end cannot be padded: %s",
+                        strerror(errno));
+    return OCT_OK;
+}
+
+/* The configuration and the tensors that follow from it; *list is malloc'd. */
+static oct_status plan(job *j, oct_grok_tensor **list, oct_error *err)
+{
+    const oct_synthetic_params *p = j->p;
+    j->config = p->config ? *p->config : oct_grok1_config(64, 131072);
+    if (!p->config && p->n_layers)
+        j->config.n_layers = p->n_layers;
+    if (!p->config && p->n_vocab)
+        j->config.n_vocab = p->n_vocab;
+    OCT_TRY(oct_grok_config_check(&j->config, err));
+    OCT_TRY(oct_grok_layouts_init(&j->config, NULL, &j->layouts, err));
+    OCT_TRY(oct_grok_manifest(&j->config, &j->layouts, list, &j->n, err));
     for (int64_t i = 0; i < j->n; i++) {
         uint64_t bytes = 0;
-        (void)oct_gguf_tensor_bytes(list[i].dtype, list[i].rank, list[i].ne, &bytes);
-        j->total += bytes;
+        if (!oct_gguf_tensor_bytes((*list)[i].dtype, (*list)[i].rank, (*list)[i].ne, &bytes) ||
+            __builtin_add_overflow(j->total, bytes, &j->total))
+            return oct_fail(err, OCT_ERR_SHAPE, "synthetic model: %s is too large",
+                            (*list)[i].name);
     }
-    for (int64_t i = 0; i < j->n; i++) {
-        const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind);
-        XXH3_64bits_reset(j->hash);
-        OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
-                  : write_plain(j, &list[i], j->offsets[i], err));
-        j->sums[i] = XXH3_64bits_digest(j->hash);
-    }
-    return write_header(j, &header_bytes, err);
+    return OCT_OK;
+}
+
+oct_status oct_synthetic_bytes(const oct_synthetic_params *p, uint64_t *bytes, oct_error *err)
+{
+    job j = {.p = p};
+    oct_grok_tensor *list = NULL;
+    oct_status s = plan(&j, &list, err);
+    free(list);
+    *bytes = j.total;
+    return s;
+}
+
+static oct_status write_model(job *j, const oct_grok_tensor *list, oct_error *err)
+{
+    j->tensors = calloc((size_t)j->n, sizeof *j->tensors);
+    j->sums = calloc((size_t)j->n, sizeof *j->sums);
+    j->offsets = calloc((size_t)j->n, sizeof *j->offsets);
+    j->chunk = aligned_alloc(64, CHUNK);
+    j->hash = XXH3_createState();
+    oct_status s = OCT_OK;
+    if (!j->tensors || !j->sums || !j->offsets || !j->chunk || !j->hash)
+        s = oct_fail(err, OCT_ERR_MEMORY, "synthetic model: out of memory");
+    for (int64_t i = 0; i < j->n && s == OCT_OK; i++)
+        j->tensors[i] = &list[i];
+    if (s == OCT_OK)
+        s = write_all(j, list, err);
+    XXH3_freeState(j->hash);
+    free(j->chunk);
+    free(j->offsets);
+    free(j->sums);
+    free(j->tensors);
+    return s;
+}
+
+/* Into a file of its own, which gets its name at the end. */
+static oct_status write_named(job *j, const oct_grok_tensor *list, oct_error *err)
+{
+    const char *out = j->p->out;
+    OCT_TRY(oct_output_check(out, NULL, 0, err));
+    OCT_TRY(oct_output_room(out, j->total, err));
+    OCT_TRY(oct_output_create(&j->out, out, j->total, NULL, err));
+    OCT_TRY(write_model(j, list, err));
+    tell(j, OCT_CONVERT_SYNC);
+    OCT_TRY(oct_output_sync(&j->out, err));
+    OCT_TRY(oct_output_publish(&j->out, err));
+    tell(j, OCT_CONVERT_DONE);
+    return OCT_OK;
 }
 
 oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err)
 {
-    job j = {.p = p, .rng = p->seed};
+    job j = {.p = p, .rng = p->seed, .out.fd = -1};
     oct_grok_tensor *list = NULL;
-    OCT_TRY(oct_grok_config_check(&p->config, err));
-    OCT_TRY(oct_grok_layouts_init(&p->config, &j.layouts, err));
-    OCT_TRY(oct_grok_manifest(&p->config, &j.layouts, &list, &j.n, err));
-    j.tensors = calloc((size_t)j.n, sizeof *j.tensors);
-    j.sums = calloc((size_t)j.n, sizeof *j.sums);
-    j.offsets = calloc((size_t)j.n, sizeof *j.offsets);
-    j.chunk = aligned_alloc(64, CHUNK);
-    j.hash = XXH3_createState();
-    oct_status s = j.tensors && j.sums && j.offsets && j.chunk && j.hash
-                       ? write_all(&j, list, err)
-                       : oct_fail(err, OCT_ERR_MEMORY, "synthetic model: out of memory");
-    XXH3_freeState(j.hash);
-    free(j.chunk);
-    free(j.offsets);
-    free(j.sums);
-    free(j.tensors);
+    oct_status s = plan(&j, &list, err);
+    if (s == OCT_OK && p->out) {
+        s = write_named(&j, list, err);
+        oct_output_close(&j.out);
+    } else if (s == OCT_OK) {
+        j.out.fd = p->fd;
+        s = write_model(&j, list, err);
+    }
     free(list);
     return s;
-}
-
-oct_grok_config oct_synthetic_grok1(int64_t n_layers, int64_t n_vocab)
-{
-    return (oct_grok_config){.n_layers = n_layers,
-                             .n_vocab = n_vocab,
-                             .n_ctx = 8192,
-                             .d_model = 6144,
-                             .n_q_heads = 48,
-                             .n_kv_heads = 8,
-                             .head_dim = 128,
-                             .d_ff = 32768,
-                             .n_experts = 8,
-                             .n_used = 2,
-                             .n_slices = 8,
-                             .qkv_groups = 1,
-                             .attn_out_groups = 8,
-                             .gate_up_groups = 1,
-                             .down_groups = 8,
-                             .pad_id = 0,
-                             .eos_id = 2,
-                             .embedding_scale = 78.38367176906169f,
-                             .output_scale = 0.5773502691896257f,
-                             .attn_scale = 0.08838834764831845f,
-                             .attn_cap = 30,
-                             .rope_base = 10000,
-                             .norm_eps = 1e-5f};
 }

@@ -2,6 +2,7 @@
  * walks the header once; nothing is allocated before the bytes that fill it are known to exist. */
 #include "gguf_impl.h"
 #include "gguf_part.h"
+#include "sniff.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -347,6 +347,28 @@ static void index_tensors(cursor *c)
                  g->by_name[i]->name);
 }
 
+static const pair *find_pair(const oct_gguf *g, const char *key)
+{
+    const pair wanted = {.key = key}, *p = &wanted;
+    const pair **hit = bsearch(&p, g->by_key, (size_t)g->n_kv, sizeof *g->by_key, compare_pairs);
+
+    return hit ? *hit : NULL;
+}
+
+static oct_status wrong_type(const oct_gguf *g, const char *key, const char *expected,
+                             const pair *kv, oct_error *err)
+{
+    if (!kv)
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: key '%.80s': expected %s, found no such key",
+                        g->path, key, expected);
+    if (kv->type == OCT_GGUF_ARRAY)
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: key '%.80s': expected %s, found an array of %" PRIu64 " %s", g->path,
+                        key, expected, kv->n, type_name[kv->elem_type]);
+    return oct_fail(err, OCT_ERR_FORMAT, "%s: key '%.80s': expected %s, found a %s", g->path, key,
+                    expected, type_name[kv->type]);
+}
+
 /* The keys that say how the file itself is made. */
 static void read_file_keys(cursor *c)
 {
@@ -357,7 +379,10 @@ static void read_file_keys(cursor *c)
         return;
     snprintf(c->place, sizeof c->place, "key '%s'", OCT_GGUF_KEY_ALIGNMENT);
     g->alignment = OCT_GGUF_DEFAULT_ALIGNMENT;
-    if (oct_gguf_has(g, OCT_GGUF_KEY_ALIGNMENT)) {
+    const pair *alignment = find_pair(g, OCT_GGUF_KEY_ALIGNMENT);
+    if (alignment && alignment->type != OCT_GGUF_U32) { /* the one key whose type is prescribed */
+        c->status = wrong_type(g, OCT_GGUF_KEY_ALIGNMENT, "a u32", alignment, c->err);
+    } else if (alignment) {
         c->status = oct_gguf_get_u64(g, OCT_GGUF_KEY_ALIGNMENT, &g->alignment, c->err);
         if (c->status == OCT_OK &&
             (g->alignment < OCT_GGUF_MIN_ALIGNMENT || g->alignment > OCT_GGUF_MAX_ALIGNMENT ||
@@ -373,82 +398,58 @@ static void read_file_keys(cursor *c)
              split);
 }
 
-/* Tensors follow each other without gaps, each padded to the alignment, which rules out overlap,
- * misalignment and wrong order at once; the file holds them all and no more. */
+static int compare_places(const void *a, const void *b)
+{
+    const uint64_t x = (*(const oct_gguf_tensor *const *)a)->offset,
+                   y = (*(const oct_gguf_tensor *const *)b)->offset;
+    return x < y ? -1 : x > y;
+}
+
+static void place_tensor(cursor *c, oct_gguf_tensor *t)
+{
+    const oct_gguf *g = c->g;
+
+    snprintf(c->place, sizeof c->place, "tensor '%s'", t->name);
+    if (t->offset % g->alignment)
+        fail(c, OCT_ERR_FORMAT,
+             "expected an offset that is a multiple of %" PRIu64 ", found %" PRIu64, g->alignment,
+             t->offset);
+    else if (g->data_at > g->file_bytes || t->offset > g->file_bytes - g->data_at ||
+             t->bytes > g->file_bytes - g->data_at - t->offset)
+        fail(c, OCT_ERR_FORMAT,
+             "expected %" PRIu64 " bytes at %" PRIu64 " of the data, which begins at byte %" PRIu64
+             ", found a file of %" PRIu64 " bytes: truncated?",
+             t->bytes, t->offset, g->data_at, g->file_bytes);
+    else
+        t->offset += g->data_at;
+}
+
+/* Every tensor lies at a multiple of the alignment, inside the file, and over no other one. Their
+ * order, gaps, and what follows the last one are left to the file's architecture. */
 static void place_tensors(cursor *c)
 {
     oct_gguf *g = c->g;
-    uint64_t next = 0, end = c->at;
 
     if (!oct_gguf_align(c->at, g->alignment, &g->data_at))
         g->data_at = UINT64_MAX;
     for (int64_t i = 0; i < g->n_tensors && c->status == OCT_OK; i++) {
-        oct_gguf_tensor *t = &g->tensors[i];
-        snprintf(c->place, sizeof c->place, "tensor '%s'", t->name);
-        if (t->offset != next) {
-            fail(c, OCT_ERR_FORMAT,
-                 "expected offset %" PRIu64 " (tensors follow each other, padded to %" PRIu64
-                 "), found %" PRIu64,
-                 next, g->alignment, t->offset);
-        } else if (g->data_at > g->file_bytes || next > g->file_bytes - g->data_at ||
-                   t->bytes > g->file_bytes - g->data_at - next) {
-            fail(c, OCT_ERR_FORMAT,
-                 "expected %" PRIu64 " bytes from byte %" PRIu64 " on, found a file of %" PRIu64
-                 " bytes: truncated?",
-                 t->bytes, g->data_at + next, g->file_bytes);
-        } else {
-            t->offset = g->data_at + next;
-            end = t->offset + t->bytes;
-            if (!oct_gguf_align(next + t->bytes, g->alignment, &next))
-                fail(c, OCT_ERR_FORMAT, "sizes overflow");
-        }
+        place_tensor(c, &g->tensors[i]);
+        g->by_name[i] = &g->tensors[i]; /* by place, until index_tensors */
     }
     if (c->status != OCT_OK)
         return;
-    snprintf(c->place, sizeof c->place, "end of data");
-    if (!oct_gguf_align(end, g->alignment, &end) || g->file_bytes > end)
-        fail(c, OCT_ERR_FORMAT, "expected a file of at most %" PRIu64 " bytes, found %" PRIu64, end,
-             g->file_bytes);
+    qsort(g->by_name, (size_t)g->n_tensors, sizeof *g->by_name, compare_places);
+    for (int64_t i = 1; i < g->n_tensors; i++) {
+        const oct_gguf_tensor *t = g->by_name[i], *before = g->by_name[i - 1];
+        snprintf(c->place, sizeof c->place, "tensor '%s'", t->name);
+        if (before->bytes > t->offset - before->offset)
+            fail(c, OCT_ERR_FORMAT,
+                 "expected a place behind tensor '%s', which ends at byte %" PRIu64
+                 ", found byte %" PRIu64,
+                 before->name, before->offset + before->bytes, t->offset);
+    }
     if (g->data_at > g->file_bytes) /* no tensors, no padding */
         g->data_at = g->file_bytes;
-}
-
-/* What the file seems to be if it is no GGUF. */
-static const char *guess(const uint8_t *b, size_t n)
-{
-    static const struct {
-        const char *start, *what;
-    } known[] = {
-        {"<!doctype", ": an HTML page was saved in place of the model"},
-        {"<html", ": an HTML page was saved in place of the model"},
-        {"<?xml", ": an XML error page was saved in place of the model"},
-        {"version https://git-lfs", ": a Git LFS pointer; the model itself was not downloaded"},
-        {"GGML", ": an older format than GGUF"},
-        {"lmgg", ": an older format than GGUF"},
-        {"fmgg", ": an older format than GGUF"},
-        {"tjgg", ": an older format than GGUF"},
-        {"PK\x03\x04", ": a zip archive (a PyTorch checkpoint?)"},
-        {"\x80\x03", ": a pickle; use octet convert on a checkpoint folder"},
-        {"\x80\x04", ": a pickle; use octet convert on a checkpoint folder"},
-        {"\x80\x05", ": a pickle; use octet convert on a checkpoint folder"},
-        {"{", ": JSON text"},
-    };
-    if (n >= 3 && !memcmp(b, "\xef\xbb\xbf", 3)) {
-        b += 3;
-        n -= 3;
-    }
-    while (n && (*b == ' ' || *b == '\n' || *b == '\r' || *b == '\t')) {
-        b++;
-        n--;
-    }
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        size_t k = strlen(known[i].start);
-        if (n >= k && !strncasecmp((const char *)b, known[i].start, k))
-            return known[i].what;
-    }
-    if (n > 8 && b[8] == '{')
-        return ": a safetensors file?";
-    return "";
 }
 
 static void read_prefix(cursor *c, uint64_t *n_tensors, uint64_t *n_kv)
@@ -463,8 +464,9 @@ static void read_prefix(cursor *c, uint64_t *n_tensors, uint64_t *n_kv)
         char hex[16] = "";
         for (size_t i = 0; i < 4 && i < n; i++)
             snprintf(hex + 3 * i, 4, " %02x", b[i]);
-        fail(c, OCT_ERR_FORMAT, "expected \"GGUF\" (47 47 55 46), found%s%s", hex,
-             guess(b, (size_t)n));
+        const char *what = oct_sniff(b, (size_t)n);
+        fail(c, OCT_ERR_FORMAT, "expected \"GGUF\" (47 47 55 46), found%s%s%s", hex,
+             what ? ": " : "", what ? what : "");
     }
     take(c, 4);
     version = take_uint(c, 4);
@@ -515,9 +517,9 @@ static void read_header(cursor *c)
     for (int64_t i = 0; i < g->n_tensors && c->status == OCT_OK; i++)
         read_tensor_info(c, i);
     if (c->status == OCT_OK)
-        index_tensors(c);
-    if (c->status == OCT_OK)
         place_tensors(c);
+    if (c->status == OCT_OK)
+        index_tensors(c);
 }
 
 oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n, uint64_t file_bytes,
@@ -644,6 +646,11 @@ const oct_part *oct_gguf_part(const oct_gguf *g)
     return g->part;
 }
 
+uint64_t oct_gguf_alignment(const oct_gguf *g)
+{
+    return g->alignment;
+}
+
 uint64_t oct_gguf_data_offset(const oct_gguf *g)
 {
     return g->data_at;
@@ -687,14 +694,6 @@ const char *oct_gguf_key_at(const oct_gguf *g, int64_t i, uint32_t *type, uint32
     return g->kv[i].key;
 }
 
-static const pair *find_pair(const oct_gguf *g, const char *key)
-{
-    const pair wanted = {.key = key}, *p = &wanted;
-    const pair **hit = bsearch(&p, g->by_key, (size_t)g->n_kv, sizeof *g->by_key, compare_pairs);
-
-    return hit ? *hit : NULL;
-}
-
 bool oct_gguf_has(const oct_gguf *g, const char *key)
 {
     return find_pair(g, key) != NULL;
@@ -705,20 +704,6 @@ uint64_t oct_gguf_value_offset(const oct_gguf *g, const char *key)
     const pair *kv = find_pair(g, key);
 
     return kv ? kv->at : 0;
-}
-
-static oct_status wrong_type(const oct_gguf *g, const char *key, const char *expected,
-                             const pair *kv, oct_error *err)
-{
-    if (!kv)
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: key '%.80s': expected %s, found no such key",
-                        g->path, key, expected);
-    if (kv->type == OCT_GGUF_ARRAY)
-        return oct_fail(err, OCT_ERR_FORMAT,
-                        "%s: key '%.80s': expected %s, found an array of %" PRIu64 " %s", g->path,
-                        key, expected, kv->n, type_name[kv->elem_type]);
-    return oct_fail(err, OCT_ERR_FORMAT, "%s: key '%.80s': expected %s, found a %s", g->path, key,
-                    expected, type_name[kv->type]);
 }
 
 oct_status oct_gguf_get_u64(const oct_gguf *g, const char *key, uint64_t *v, oct_error *err)

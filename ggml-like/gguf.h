@@ -47,9 +47,14 @@ typedef struct oct_gguf_tensor {
 } oct_gguf_tensor;
 
 /* Opens and checks a file: magic, version, every length and offset, duplicate keys and tensors,
- * overlaps, sizes against the file's. Nothing but the header is read. The mapping is shared and
+ * overlaps, sizes against the file's. In which order tensors lie, and whether with gaps, is for the
+ * reader of an architecture to judge. Nothing but the header is read. The mapping is shared and
  * read-only; the file must not shrink while it is open. */
 OCT_MUST_CHECK oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err);
+/* The same for a header that was read: n bytes are readable at bytes, the file (which may be
+ * longer) has file_bytes. The result borrows bytes; its tensors have no data. */
+OCT_MUST_CHECK oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n,
+                                         uint64_t file_bytes, oct_gguf **out, oct_error *err);
 void oct_gguf_close(oct_gguf *g); /* NULL is fine */
 
 const char *oct_gguf_path(const oct_gguf *g);
@@ -58,6 +63,7 @@ uint64_t oct_gguf_file_bytes(const oct_gguf *g); /* of the whole file, if this i
  * is whole. Data that a part does not hold must not be touched. */
 const struct oct_part *oct_gguf_part(const oct_gguf *g);
 uint64_t oct_gguf_data_offset(const oct_gguf *g); /* the header's size */
+uint64_t oct_gguf_alignment(const oct_gguf *g);   /* of tensors, from data_offset on */
 const void *oct_gguf_bytes(const oct_gguf *g);    /* the whole mapping */
 
 int64_t oct_gguf_n_tensors(const oct_gguf *g);

@@ -20,11 +20,6 @@ enum {
 #define OCT_GGUF_KEY_ALIGNMENT "general.alignment"
 #define OCT_GGUF_KEY_PADDING "general.padding"
 
-/* Checks a header as oct_gguf_open does: n bytes are readable at bytes, the file (which may be
- * longer) has file_bytes. The result borrows bytes and must be closed. */
-OCT_MUST_CHECK oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n,
-                                         uint64_t file_bytes, oct_gguf **out, oct_error *err);
-
 /* Bytes of a value of this type; 0: a string, an array, or unknown. */
 unsigned oct_gguf_type_bytes(uint32_t type);
 

@@ -95,7 +95,8 @@ static buffer *put_key(oct_gguf_writer *w, const char *key, uint32_t type, size_
     append_string(&w->kv, key, e.key_bytes);
     append_u32(&w->kv, type);
     e.value_at = w->kv.n + value_skip;
-    append(&w->entries, &e, sizeof e);
+    if (!w->kv.failed) /* else it would lead to bytes that are not there */
+        append(&w->entries, &e, sizeof e);
     w->n_kv++;
     return &w->kv;
 }

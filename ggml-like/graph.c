@@ -8,7 +8,6 @@ const char *oct_op_name(oct_op op)
         [OCT_OP_EMBED] = "embed",
         [OCT_OP_NORM] = "norm",
         [OCT_OP_ADD_NORM] = "add_norm",
-        [OCT_OP_QUANTISE] = "quantise",
         [OCT_OP_LINEAR] = "linear",
         [OCT_OP_ROPE_STORE] = "rope_store",
         [OCT_OP_ATTENTION] = "attention",
@@ -23,12 +22,16 @@ const char *oct_op_name(oct_op op)
     return (unsigned)op < OCT_OP_COUNT ? names[op] : "?";
 }
 
-void oct_graph_init(oct_graph *g, int64_t rows)
+void oct_graph_init(oct_graph *g, int64_t rows, int digits, int n_nodes, void *room,
+                    size_t room_bytes)
 {
     memset(g, 0, sizeof *g);
+    if (room)
+        oct_arena_lend(&g->arena, room, room_bytes);
     g->rows = rows;
     g->layer = -1;
-    g->act_digits = 2;
+    g->digits = digits;
+    g->cap_nodes = -n_nodes; /* of the first allocation */
 }
 
 void oct_graph_free(oct_graph *g)
@@ -58,11 +61,11 @@ static void *alloc(oct_graph *g, size_t bytes)
 }
 
 /* The arena cannot resize: nodes move to twice the room and the old room is forgotten. */
-static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *in1,
-                          oct_tensor *out)
+static oct_node *add_node(oct_graph *g, oct_op op, const oct_tensor *in0, const oct_tensor *in1,
+                          const oct_tensor *out)
 {
-    if (g->n_nodes == g->cap_nodes) {
-        int cap = g->cap_nodes ? 2 * g->cap_nodes : 64;
+    if (!g->nodes || g->n_nodes == g->cap_nodes) {
+        int cap = g->nodes ? 2 * g->cap_nodes : g->cap_nodes < 0 ? -g->cap_nodes : 64;
         oct_node *nodes = alloc(g, (size_t)cap * sizeof *nodes);
         if (!nodes)
             return NULL;
@@ -71,38 +74,30 @@ static oct_node *add_node(oct_graph *g, oct_op op, oct_tensor *in0, oct_tensor *
         g->nodes = nodes;
         g->cap_nodes = cap;
     }
-    int at = g->n_nodes++;
-    oct_node *n = &g->nodes[at];
-    *n = (oct_node){.op = op, .in = {in0, in1}, .out = out, .layer = g->layer};
-    oct_tensor *used[3] = {in0, in1, out};
-    for (int i = 0; i < 3; i++)
-        if (used[i])
-            used[i]->last = at;
+    oct_node *n = &g->nodes[g->n_nodes++];
+    *n = (oct_node){.op = op, .in = {in0, in1}, .out = out, .layer = g->layer, .digits = g->digits};
     return n;
 }
 
 /* An activation that the next node writes. like: a tensor whose rows it has, NULL: all rows. */
-static oct_tensor *activation(oct_graph *g, const char *name, oct_dtype dtype,
-                              const oct_tensor *like, int64_t rows, int64_t cols)
+static oct_tensor *activation(oct_graph *g, const char *name, const oct_tensor *like, int64_t rows,
+                              int64_t cols)
 {
     oct_tensor *t = alloc(g, sizeof *t);
     if (!t)
         return NULL;
-    t->name = name;
-    t->dtype = dtype;
-    t->selected = like && like->selected;
-    t->rows = rows;
-    t->cols = cols;
-    t->row_bytes = (size_t)cols * (dtype == OCT_ROUTES ? 8 : 4);
-    t->first = t->last = g->n_nodes;
-    t->next = g->activations;
-    g->activations = t;
+    *t = (oct_tensor){.name = name,
+                      .index = g->n_tensors++,
+                      .selected = like && like->selected,
+                      .rows = rows,
+                      .cols = cols,
+                      .row_bytes = (size_t)cols * sizeof(float)};
     return t;
 }
 
-oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *table, float scale)
+const oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *table, float scale)
 {
-    oct_tensor *out = activation(g, "h", OCT_F32, NULL, g->rows, table->cols);
+    oct_tensor *out = activation(g, "h", NULL, g->rows, table->cols);
     oct_node *n = out ? add_node(g, OCT_OP_EMBED, NULL, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -111,20 +106,21 @@ oct_tensor *oct_graph_embed(oct_graph *g, const oct_table *table, float scale)
     return out;
 }
 
-static bool norm_fits(oct_graph *g, const oct_tensor *x, const oct_tensor *gamma)
+static bool norm_fits(oct_graph *g, const oct_tensor *x, const oct_plain *gamma)
 {
     if (!x || !gamma)
         return false;
-    if (x->cols != gamma->cols || gamma->dtype != OCT_F32)
+    if (x->cols != gamma->cols)
         stick(g, OCT_ERR_SHAPE, "norm: input and scale differ in width");
     return g->status == OCT_OK;
 }
 
-oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma, float eps)
+const oct_tensor *oct_graph_norm(oct_graph *g, const oct_tensor *x, const oct_plain *gamma,
+                                 float eps)
 {
     if (!norm_fits(g, x, gamma))
         return NULL;
-    oct_tensor *out = activation(g, "norm", OCT_F32, x, x->rows, x->cols);
+    oct_tensor *out = activation(g, "norm", x, x->rows, x->cols);
     oct_node *n = out ? add_node(g, OCT_OP_NORM, x, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -133,8 +129,8 @@ oct_tensor *oct_graph_norm(oct_graph *g, oct_tensor *x, const oct_tensor *gamma,
     return out;
 }
 
-void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_tensor *gamma,
-                        float eps)
+void oct_graph_add_norm(oct_graph *g, const oct_tensor *sum, const oct_tensor *x,
+                        const oct_plain *gamma, float eps)
 {
     if (!sum || !norm_fits(g, x, gamma))
         return;
@@ -147,60 +143,45 @@ void oct_graph_add_norm(oct_graph *g, oct_tensor *sum, oct_tensor *x, const oct_
     n->eps = eps;
 }
 
-oct_tensor *oct_graph_quantise(oct_graph *g, oct_tensor *x, const oct_weight_layout *w)
+static bool is_as_wide(oct_graph *g, const oct_tensor *x, const oct_weight *w)
 {
-    if (!x)
-        return NULL;
-    if (x->cols != w->n_in)
-        stick(g, OCT_ERR_SHAPE, "quantise: the input is not as wide as the weights");
-    oct_tensor *out = activation(g, "act", OCT_ACT, x, x->rows, x->cols);
-    if (!out || !add_node(g, OCT_OP_QUANTISE, x, NULL, out))
-        return NULL;
-    oct_act_layout_init(&out->act, w->n_in, w->n_groups, g->act_digits);
-    out->row_bytes = out->act.bytes;
-    return out;
-}
-
-/* Activations made for one matrix serve another with the same inputs and groups. */
-static bool act_fits(oct_graph *g, const oct_tensor *act, const oct_weight *w)
-{
-    if (!act || !w)
+    if (!x || !w)
         return false;
-    if (act->dtype != OCT_ACT || act->act.n_in != w->layout.n_in ||
-        act->act.n_groups != w->layout.n_groups)
-        stick(g, OCT_ERR_SHAPE, "activations are not quantised for these weights");
+    if (x->routes || x->cols != w->layout.n_in)
+        stick(g, OCT_ERR_SHAPE, "the input is not as wide as the weights");
     return g->status == OCT_OK;
 }
 
-oct_tensor *oct_graph_linear(oct_graph *g, oct_tensor *act, const oct_weight *w)
+const oct_tensor *oct_graph_linear(oct_graph *g, const oct_tensor *x, const oct_weight *w)
 {
-    if (!act_fits(g, act, w))
+    if (!is_as_wide(g, x, w))
         return NULL;
-    oct_tensor *out = activation(g, "linear", OCT_F32, act, act->rows, w->layout.n_out);
-    oct_node *n = out ? add_node(g, OCT_OP_LINEAR, act, NULL, out) : NULL;
+    oct_tensor *out = activation(g, "linear", x, x->rows, w->layout.n_out);
+    oct_node *n = out ? add_node(g, OCT_OP_LINEAR, x, NULL, out) : NULL;
     if (!n)
         return NULL;
     n->w[0] = w;
     return out;
 }
 
-void oct_graph_rope_store(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a)
+void oct_graph_rope_store(oct_graph *g, const oct_tensor *qkv, const oct_attn_shape *a)
 {
     if (!qkv)
         return;
     if (qkv->cols != (a->n_q_heads + 2 * a->n_kv_heads) * a->head_dim)
         stick(g, OCT_ERR_SHAPE, "attention: the projection's width is not that of the heads");
-    oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_ROPE_STORE, qkv, NULL, qkv) : NULL;
-    if (n)
+    oct_node *n = g->status == OCT_OK ? add_node(g, OCT_OP_ROPE_STORE, NULL, NULL, qkv) : NULL;
+    if (n) {
         n->attn = a;
+        n->plain = a->rope;
+    }
 }
 
-oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_shape *a)
+const oct_tensor *oct_graph_attention(oct_graph *g, const oct_tensor *qkv, const oct_attn_shape *a)
 {
     if (!qkv)
         return NULL;
-    oct_tensor *out =
-        activation(g, "attention", OCT_F32, qkv, qkv->rows, a->n_q_heads * a->head_dim);
+    oct_tensor *out = activation(g, "attention", qkv, qkv->rows, a->n_q_heads * a->head_dim);
     oct_node *n = out ? add_node(g, OCT_OP_ATTENTION, qkv, NULL, out) : NULL;
     if (!n)
         return NULL;
@@ -208,31 +189,35 @@ oct_tensor *oct_graph_attention(oct_graph *g, oct_tensor *qkv, const oct_attn_sh
     return out;
 }
 
-oct_tensor *oct_graph_route(oct_graph *g, oct_tensor *x, const oct_tensor *router, int64_t n_used)
+const oct_tensor *oct_graph_route(oct_graph *g, const oct_tensor *x, const oct_plain *router,
+                                  int64_t n_used)
 {
     if (!x)
         return NULL;
     if (x->cols != router->cols || n_used < 1 || n_used > router->rows)
         stick(g, OCT_ERR_SHAPE, "router: width or number of experts does not fit");
-    oct_tensor *out = activation(g, "routes", OCT_ROUTES, x, x->rows, n_used);
+    oct_tensor *out = activation(g, "routes", x, x->rows, n_used);
     oct_node *n = out ? add_node(g, OCT_OP_ROUTE, x, NULL, out) : NULL;
     if (!n)
         return NULL;
+    out->routes = true;
+    out->row_bytes = (size_t)n_used * (sizeof(int32_t) + sizeof(float));
     n->plain = router;
     n->n_used = n_used;
     return out;
 }
 
-oct_tensor *oct_graph_experts(oct_graph *g, oct_tensor *act, oct_tensor *routes, int64_t n_used,
-                              const oct_weight *gate_up, const oct_weight *down)
+const oct_tensor *oct_graph_experts(oct_graph *g, const oct_tensor *x, const oct_tensor *routes,
+                                    int64_t n_used, const oct_weight *gate_up,
+                                    const oct_weight *down)
 {
-    if (!act_fits(g, act, gate_up))
+    if (!is_as_wide(g, x, gate_up))
         return NULL;
     if (gate_up->layout.n_out != 2 * down->layout.n_in ||
         gate_up->layout.n_experts != down->layout.n_experts)
         stick(g, OCT_ERR_SHAPE, "experts: gate/up and down do not fit each other");
-    oct_tensor *out = activation(g, "slots", OCT_F32, act, act->rows * n_used, down->layout.n_out);
-    oct_node *n = out ? add_node(g, OCT_OP_EXPERTS, act, routes, out) : NULL;
+    oct_tensor *out = activation(g, "slots", x, x->rows * n_used, down->layout.n_out);
+    oct_node *n = out ? add_node(g, OCT_OP_EXPERTS, x, routes, out) : NULL;
     if (!n)
         return NULL;
     n->w[0] = gate_up;
@@ -241,11 +226,12 @@ oct_tensor *oct_graph_experts(oct_graph *g, oct_tensor *act, oct_tensor *routes,
     return out;
 }
 
-oct_tensor *oct_graph_combine(oct_graph *g, oct_tensor *slots, oct_tensor *routes, int64_t n_used)
+const oct_tensor *oct_graph_combine(oct_graph *g, const oct_tensor *slots, const oct_tensor *routes,
+                                    int64_t n_used)
 {
     if (!slots || !routes)
         return NULL;
-    oct_tensor *out = activation(g, "moe", OCT_F32, slots, slots->rows / n_used, slots->cols);
+    oct_tensor *out = activation(g, "moe", slots, slots->rows / n_used, slots->cols);
     oct_node *n = out ? add_node(g, OCT_OP_COMBINE, slots, routes, out) : NULL;
     if (!n)
         return NULL;
@@ -253,15 +239,15 @@ oct_tensor *oct_graph_combine(oct_graph *g, oct_tensor *slots, oct_tensor *route
     return out;
 }
 
-void oct_graph_fold_ranks(oct_graph *g, oct_tensor *x)
+void oct_graph_fold_ranks(oct_graph *g, const oct_tensor *x)
 {
     if (x)
         add_node(g, OCT_OP_FOLD_RANKS, NULL, NULL, x);
 }
 
-oct_tensor *oct_graph_select(oct_graph *g, oct_tensor *x)
+const oct_tensor *oct_graph_select(oct_graph *g, const oct_tensor *x)
 {
-    oct_tensor *out = x ? activation(g, "selected", OCT_F32, x, x->rows, x->cols) : NULL;
+    oct_tensor *out = x ? activation(g, "selected", x, x->rows, x->cols) : NULL;
     if (!out || !add_node(g, OCT_OP_SELECT, x, NULL, out))
         return NULL;
     if (x->selected)
@@ -270,7 +256,7 @@ oct_tensor *oct_graph_select(oct_graph *g, oct_tensor *x)
     return out;
 }
 
-void oct_graph_head(oct_graph *g, oct_tensor *x, const oct_table *table, float scale)
+void oct_graph_head(oct_graph *g, const oct_tensor *x, const oct_table *table, float scale)
 {
     if (!x)
         return;

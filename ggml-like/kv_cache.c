@@ -54,9 +54,19 @@ oct_status oct_kv_cache_plan(oct_kv_cache *kv, oct_error *err)
     return OCT_OK;
 }
 
-oct_status oct_kv_cache_alloc(oct_kv_cache *kv, oct_error *err)
+oct_kv_cache oct_kv_cache_of_layers(const oct_kv_cache *kv, int64_t n_layers)
 {
-    OCT_TRY(oct_kv_pages_init(&kv->pages, kv->n_seqs, kv->n_ctx, kv->n_pages, NULL, err));
+    oct_kv_cache part = *kv;
+    part.n_layers = n_layers;
+    part.n_domains = 1;
+    part.page_bytes = kv->page_bytes / (uint64_t)kv->n_layers * (uint64_t)n_layers;
+    part.bytes = part.domain_stride = part.page_bytes * (uint64_t)kv->n_pages;
+    return part;
+}
+
+oct_status oct_kv_cache_alloc(oct_kv_cache *kv, const oct_kv_pages *pages, oct_error *err)
+{
+    kv->pages = pages;
     size_t bytes = kv->domain_stride * (size_t)kv->n_domains + HUGE_PAGE;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
@@ -74,7 +84,6 @@ void oct_kv_cache_free(oct_kv_cache *kv)
 {
     if (kv->map)
         munmap(kv->map, kv->map_bytes);
-    oct_kv_pages_free(&kv->pages);
     kv->map = NULL;
     kv->data = NULL;
 }
@@ -96,7 +105,7 @@ unsigned char *oct_kv_cache_k(const oct_kv_cache *kv, int64_t layer, int64_t seq
                               int64_t pos)
 {
     int64_t at = pos % OCT_KV_PAGE;
-    return k_of(kv, layer, oct_kv_page_at(&kv->pages, seq, pos), head) +
+    return k_of(kv, layer, oct_kv_page_at(kv->pages, seq, pos), head) +
            (size_t)(at / OCT_KV_LANES * OCT_KV_LANES * kv->head_dim) * kv->elem_bytes;
 }
 
@@ -104,7 +113,7 @@ unsigned char *oct_kv_cache_v(const oct_kv_cache *kv, int64_t layer, int64_t seq
                               int64_t pos)
 {
     int64_t at = pos % OCT_KV_PAGE;
-    return v_of(kv, layer, oct_kv_page_at(&kv->pages, seq, pos), head) +
+    return v_of(kv, layer, oct_kv_page_at(kv->pages, seq, pos), head) +
            (size_t)(at * kv->v_stride) * kv->elem_bytes;
 }
 

@@ -3,99 +3,371 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
-
-/* Something that needs bytes of the buffer while nodes first..last run. */
-typedef struct piece {
-    int first, last;
-    size_t bytes;
-    size_t *offset; /* where the result goes */
-} piece;
+enum {
+    ALIGN = 64,
+    GATHER_BYTES = 16 << 20 /* of logits of all ranks in one message, if that is a row or more */
+};
 
 static size_t round_up(size_t n)
 {
     return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
+static oct_status no_memory(oct_error *err)
+{
+    return oct_fail(err, OCT_ERR_MEMORY, "plan: out of memory");
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+typedef struct planner {
+    const oct_plan_spec *spec;
+    oct_plan *p;
+    uint16_t *valid; /* [n_tensors] bit k: what lies in place k is what was computed last */
+    int cap;         /* of steps */
+    int kv_place;    /* of the last ROPE_STORE */
+} planner;
+
+static oct_step *add_step(planner *a, oct_step s)
+{
+    oct_plan *p = a->p;
+    if (p->n_steps == a->cap) {
+        int cap = 2 * a->cap;
+        oct_step *more = oct_arena_alloc(&p->arena, (size_t)cap * sizeof *more);
+        if (!more)
+            return NULL;
+        memcpy(more, p->steps, (size_t)p->n_steps * sizeof *more);
+        p->steps = more;
+        a->cap = cap;
+    }
+    p->steps[p->n_steps] = s;
+    return &p->steps[p->n_steps++];
+}
+
+static bool copy(planner *a, const oct_tensor *t, int from, int to)
+{
+    a->valid[t->index] |= (uint16_t)(1u << to);
+    return add_step(a, (oct_step){.copied = t, .from = from, .place = to}) != NULL;
+}
+
+/* Sees to it that a tensor is where it is read. */
+static bool bring(planner *a, const oct_tensor *t, int place)
+{
+    unsigned valid = a->valid[t->index];
+    if (valid >> place & 1)
+        return true;
+    if (place != OCT_HOST && !(valid & 1u << OCT_HOST)) /* from one device to another */
+        if (!bring(a, t, OCT_HOST))
+            return false;
+    valid = a->valid[t->index];
+    int from = OCT_HOST;
+    while (place == OCT_HOST && !(valid >> from & 1))
+        from++;
+    return copy(a, t, from, place);
+}
+
+static oct_status add_node(planner *a, int i, oct_error *err)
+{
+    const oct_node *n = &a->p->graph->nodes[i];
+    int place = oct_op_is_exchange(n->op) || !a->spec->where ? OCT_HOST : a->spec->where[i];
+    if (n->op == OCT_OP_ROPE_STORE)
+        a->kv_place = place;
+    else if (n->op == OCT_OP_ATTENTION)
+        place = a->kv_place;
+    const oct_backend_kind *kind = a->spec->place[place].kind;
+    if (!oct_op_is_exchange(n->op) && !kind->supports(a->spec->place[place].numbers, n))
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "plan: backend %s cannot compute '%s' of layer %lld", kind->name,
+                        oct_op_name(n->op), (long long)n->layer);
+    const oct_tensor *read[3] = {n->in[0], n->in[1], oct_op_in_place(n->op) ? n->out : NULL};
+    for (int k = 0; k < 3; k++)
+        if (read[k] && !bring(a, read[k], place))
+            return no_memory(err);
+    if (!add_step(a, (oct_step){.node = n, .place = place, .from = place}))
+        return no_memory(err);
+    if (n->out)
+        a->valid[n->out->index] = (uint16_t)(1u << place);
+    /* The runner counts what the routers chose. */
+    if (n->out && n->out->routes && !bring(a, n->out, OCT_HOST))
+        return no_memory(err);
+    return OCT_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* A piece of a place's buffer: while steps first..last run, these are its bytes. */
+typedef struct piece {
+    int first, last;
+    size_t bytes, at;
+    size_t *offset; /* where at goes in the end */
+} piece;
+
 static int by_first(const void *a, const void *b)
 {
     const piece *x = a, *y = b;
-    return x->first != y->first ? (x->first < y->first ? -1 : 1) : (x->last < y->last ? 1 : -1);
+    if (x->first != y->first)
+        return x->first < y->first ? -1 : 1;
+    return (x->last < y->last) - (x->last > y->last);
 }
 
-/* Lowest offset where piece i overlaps no earlier piece that is alive with it. Every candidate is 0
- * or the end of such a piece. */
-static size_t lowest_offset(const piece *p, int i)
+/* The lowest place for a piece between those that are alive, which are in order of address. */
+static size_t lowest(piece *const *alive, int n, size_t bytes, int *index)
 {
     size_t at = 0;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int j = 0; j < i; j++) {
-            if (p[j].last < p[i].first || p[j].first > p[i].last)
-                continue;
-            size_t end = *p[j].offset + p[j].bytes;
-            if (at < end && *p[j].offset < at + p[i].bytes) {
-                at = end;
-                moved = true;
-            }
-        }
+    for (*index = 0; *index < n; ++*index) {
+        if (alive[*index]->at >= at + bytes)
+            break;
+        at = alive[*index]->at + alive[*index]->bytes;
     }
     return at;
 }
 
-static int collect(oct_graph *g, const oct_backend *b, piece *p, size_t *thread_bytes)
+/* Gives all pieces their place; returns the bytes of all. alive: [n] */
+static size_t give_places(piece *p, int n, piece **alive)
 {
+    size_t end = 0;
+    int n_alive = 0, index;
+    qsort(p, (size_t)n, sizeof *p, by_first);
+    for (int i = 0; i < n; i++) {
+        int kept = 0;
+        for (int k = 0; k < n_alive; k++)
+            if (alive[k]->last >= p[i].first)
+                alive[kept++] = alive[k];
+        n_alive = kept;
+        p[i].at = lowest(alive, n_alive, p[i].bytes, &index);
+        memmove(alive + index + 1, alive + index, (size_t)(n_alive - index) * sizeof *alive);
+        alive[index] = &p[i];
+        n_alive++;
+        *p[i].offset = p[i].at;
+        if (p[i].at + p[i].bytes > end)
+            end = p[i].at + p[i].bytes;
+    }
+    return end;
+}
+
+static void touch(piece *p, int step)
+{
+    p->first = p->first < 0 ? step : p->first;
+    p->last = step;
+}
+
+/* When each tensor is alive in a place, in t[n_tensors]. */
+static void live(const oct_plan *p, int place, piece *t)
+{
+    for (int i = 0; i < p->n_steps; i++) {
+        const oct_step *s = &p->steps[i];
+        if (s->copied && (s->place == place || s->from == place))
+            touch(&t[s->copied->index], i);
+        if (!s->node || s->place != place)
+            continue;
+        const oct_tensor *used[3] = {s->node->in[0], s->node->in[1], s->node->out};
+        for (int k = 0; k < 3; k++)
+            if (used[k])
+                touch(&t[used[k]->index], i);
+    }
+}
+
+int64_t oct_plan_vocabulary(const oct_plan *p, const oct_table *t)
+{
+    return oct_shard_n_slices(p->shard, OCT_SHARD_OF_VOCABULARY) * t->slice_rows;
+}
+
+int64_t oct_plan_gather_rows(const oct_plan *p, const oct_table *t)
+{
+    int64_t row = oct_plan_vocabulary(p, t) * (int64_t)sizeof(float) * p->shard->size;
+    int64_t rows = row < GATHER_BYTES ? GATHER_BYTES / row : 1;
+    return rows < p->graph->rows ? rows : p->graph->rows;
+}
+
+static size_t exchange_bytes(const oct_plan *p, const oct_node *n)
+{
+    if (n->op != OCT_OP_GATHER_LOGITS)
+        return 0;
+    size_t row = (size_t)oct_plan_vocabulary(p, n->table) * sizeof(float);
+    return p->shard->rank == 0
+               ? row * (size_t)p->shard->size * (size_t)oct_plan_gather_rows(p, n->table)
+               : row * (size_t)p->graph->rows;
+}
+
+/* Pieces of the temporaries of a place's steps; how much scratch they want. */
+static int add_temporaries(planner *a, int place, piece *out)
+{
+    oct_plan *p = a->p;
+    const oct_backend_kind *kind = a->spec->place[place].kind;
+    const void *numbers = a->spec->place[place].numbers;
     int n = 0;
-    for (oct_tensor *t = g->activations; t; t = t->next)
-        p[n++] = (piece){t->first, t->last, round_up((size_t)t->rows * t->row_bytes), &t->offset};
-    for (int i = 0; i < g->n_nodes; i++) {
-        oct_node *node = &g->nodes[i];
-        size_t scratch = round_up(b->thread_bytes(b, node, g->rows));
-        if (scratch > *thread_bytes)
-            *thread_bytes = scratch;
-        node->temp_bytes = round_up(b->temp_bytes(b, node, g->rows));
-        if (node->temp_bytes)
-            p[n++] = (piece){i, i, node->temp_bytes, &node->temp_offset};
+    for (int i = 0; i < p->n_steps; i++) {
+        oct_step *s = &p->steps[i];
+        if (!s->node || s->place != place)
+            continue;
+        bool exchange = oct_op_is_exchange(s->node->op);
+        s->temp_bytes = round_up(exchange ? exchange_bytes(p, s->node)
+                                          : kind->temp_bytes(numbers, s->node, p->graph->rows));
+        size_t scratch =
+            exchange ? 0 : round_up(kind->scratch_bytes(numbers, s->node, p->graph->rows));
+        if (scratch > p->need[place].scratch)
+            p->need[place].scratch = scratch;
+        if (s->temp_bytes == 0)
+            continue;
+        out[n] = (piece){.first = i, .last = i, .bytes = s->temp_bytes, .offset = &s->temp_offset};
+        if (s->node->op == OCT_OP_GATHER_LOGITS) { /* the node before writes them */
+            out[n].first = i - 1;
+            out[n].offset = &p->logits_offset;
+        }
+        n++;
     }
     return n;
 }
 
-oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *plan, oct_error *err)
+int oct_node_arrays(const oct_node *n, oct_array out[OCT_MAX_ARRAYS])
 {
-    memset(plan, 0, sizeof *plan);
-    OCT_TRY(oct_graph_status(g, err));
-    size_t n_pieces = (size_t)g->n_nodes;
-    for (oct_tensor *t = g->activations; t; t = t->next)
-        n_pieces++;
-    for (int i = 0; i < g->n_nodes; i++)
-        if (!b->supports(b, &g->nodes[i]))
-            return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                            "plan: backend %s cannot compute '%s' of layer %lld", b->name,
-                            oct_op_name(g->nodes[i].op), (long long)g->nodes[i].layer);
-    piece *p = calloc(n_pieces + 1, sizeof *p);
-    if (!p)
-        return oct_fail(err, OCT_ERR_MEMORY, "plan: out of memory");
-    int n = collect(g, b, p, &plan->thread_bytes);
-    qsort(p, (size_t)n, sizeof *p, by_first);
-    for (int i = 0; i < n; i++) {
-        *p[i].offset = lowest_offset(p, i);
-        if (*p[i].offset + p[i].bytes > plan->shared_bytes)
-            plan->shared_bytes = *p[i].offset + p[i].bytes;
+    int count = 0;
+    for (int k = 0; k < 2 && n->w[k]; k++) {
+        const oct_weight_layout *l = &n->w[k]->layout;
+        size_t units = (size_t)(l->n_experts * l->n_slices);
+        out[count++] = (oct_array){n->w[k]->data, units * l->unit_stride};
+        out[count++] = (oct_array){n->w[k]->scales, units * l->scale_stride};
     }
-    free(p);
-    plan->graph = g;
-    plan->bytes = plan->shared_bytes + plan->thread_bytes * (size_t)b->n_threads;
+    if (n->plain)
+        out[count++] =
+            (oct_array){n->plain->data, (size_t)(n->plain->rows * n->plain->cols) * sizeof(float)};
+    if (n->table)
+        out[count++] =
+            (oct_array){n->table->data,
+                        (size_t)(n->table->n_slices * n->table->slice_rows_pad * n->table->cols) *
+                            sizeof(uint16_t)};
+    return count;
+}
+
+/* Bytes of the file that a rank holds of what a node reads; the rotations are not in the file. */
+static uint64_t held(const oct_node *n, const oct_shard *s)
+{
+    uint64_t bytes = n->plain && !n->attn ? (uint64_t)(n->plain->rows * n->plain->cols) * 4 : 0;
+    for (int k = 0; k < 2 && n->w[k]; k++) {
+        const oct_weight_layout *l = &n->w[k]->layout;
+        int64_t experts = l->n_experts > 1 ? s->experts.end - s->experts.first : 1;
+        bytes += (uint64_t)(experts * oct_shard_n_slices(s, n->w[k]->kind)) *
+                 (l->unit_stride + l->scale_stride);
+    }
+    if (n->table)
+        bytes += (uint64_t)(oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY) *
+                            n->table->slice_rows_pad * n->table->cols) *
+                 sizeof(uint16_t);
+    return bytes;
+}
+
+/* Bytes of whole arrays. */
+static uint64_t whole(const oct_node *n)
+{
+    oct_array array[OCT_MAX_ARRAYS];
+    uint64_t bytes = 0;
+    for (int k = oct_node_arrays(n, array); k-- > 0;)
+        bytes += (array[k].bytes + OCT_ARRAY_ALIGN - 1) / OCT_ARRAY_ALIGN * OCT_ARRAY_ALIGN;
+    return bytes;
+}
+
+/* Weights of every place, and the layers of its attention. The table and the rotations are read by
+ * several nodes and kept once; all other arrays have one reader. */
+static void count_weights(planner *a)
+{
+    oct_plan *p = a->p;
+    const void *seen[OCT_MAX_PLACES][2] = {{NULL}};
+    for (int i = 0; i < p->n_steps; i++) {
+        const oct_node *n = p->steps[i].node;
+        int place = p->steps[i].place;
+        if (!n || oct_op_is_exchange(n->op))
+            continue;
+        if (n->attn) { /* ROPE_STORE comes before ATTENTION, with other nodes between */
+            p->steps[i].kv_layer = p->need[place].kv_layers;
+            p->need[place].kv_layers += n->op == OCT_OP_ATTENTION;
+        }
+        const void *shared = n->table ? (const void *)n->table : n->attn ? n->plain : NULL;
+        if (shared && seen[place][n->attn != NULL] == shared)
+            continue;
+        seen[place][n->attn != NULL] = shared ? shared : seen[place][n->attn != NULL];
+        p->need[place].weights += a->spec->place[place].kind->host ? held(n, p->shard) : whole(n);
+    }
+}
+
+static oct_status place_all(planner *a, oct_error *err)
+{
+    oct_plan *p = a->p;
+    int n_tensors = p->graph->n_tensors, most = n_tensors + p->n_steps;
+    piece *all = oct_arena_alloc(&p->arena, (size_t)(most + n_tensors) * sizeof *all);
+    piece **alive = oct_arena_alloc(&p->arena, (size_t)most * sizeof(piece *));
+    const oct_tensor **tensor =
+        oct_arena_alloc(&p->arena, (size_t)n_tensors * sizeof(oct_tensor *));
+    p->offset =
+        oct_arena_alloc(&p->arena, (size_t)p->n_places * (size_t)n_tensors * sizeof *p->offset);
+    if (!all || !alive || !tensor || !p->offset)
+        return no_memory(err);
+    for (int i = 0; i < p->graph->n_nodes; i++)
+        if (p->graph->nodes[i].out)
+            tensor[p->graph->nodes[i].out->index] = p->graph->nodes[i].out;
+    for (int place = 0; place < p->n_places; place++) {
+        piece *t = all + most;
+        for (int i = 0; i < n_tensors; i++)
+            t[i] = (piece){.first = -1};
+        live(p, place, t);
+        int n = 0;
+        for (int i = 0; i < n_tensors; i++) {
+            if (t[i].first < 0)
+                continue;
+            all[n] = t[i];
+            if (place == OCT_HOST && tensor[i]->routes)
+                all[n].last = p->n_steps; /* counted by the runner, behind all */
+            /* behind the last row ranks put a word of their own, see the runner */
+            all[n].bytes = round_up((size_t)tensor[i]->rows * tensor[i]->row_bytes + sizeof(float));
+            all[n++].offset = &p->offset[place * n_tensors + i];
+        }
+        n += add_temporaries(a, place, all + n);
+        oct_plan_need *need = &p->need[place];
+        need->shared = give_places(all, n, alive);
+        need->buffer = need->shared + need->scratch;
+    }
+    count_weights(a);
     return OCT_OK;
 }
 
-oct_status oct_plan_alloc(oct_plan *p, oct_backend *b, oct_error *err)
+oct_status oct_plan_make(const oct_graph *g, const oct_plan_spec *spec, void *room,
+                         size_t room_bytes, oct_plan *p, oct_error *err)
 {
-    return b->alloc(b, p->bytes, &p->buffer, err);
+    memset(p, 0, sizeof *p);
+    OCT_TRY(oct_graph_status(g, err));
+    if (room)
+        oct_arena_lend(&p->arena, room, room_bytes);
+    p->graph = g;
+    p->shard = spec->shard;
+    p->n_places = spec->n_places;
+    planner a = {.spec = spec, .p = p, .cap = g->n_nodes + 1};
+    a.valid = oct_arena_alloc(&p->arena, (size_t)g->n_tensors * sizeof *a.valid);
+    p->steps = oct_arena_alloc(&p->arena, (size_t)a.cap * sizeof *p->steps);
+    if (!a.valid || !p->steps)
+        return no_memory(err);
+    for (int i = 0; i < g->n_nodes; i++)
+        OCT_TRY(add_node(&a, i, err));
+    return place_all(&a, err);
 }
 
-void oct_plan_free(oct_plan *p, oct_backend *b)
+void oct_plan_free(oct_plan *p)
 {
-    if (p->buffer)
-        b->release(b, p->buffer, p->bytes);
-    p->buffer = NULL;
+    oct_arena_free(&p->arena);
+    memset(p, 0, sizeof *p);
+}
+
+bool oct_plan_next_exchange(const oct_plan *p, int64_t n_rows, int64_t n_out, int *at,
+                            oct_exchange *e)
+{
+    const oct_run run = {.n_rows = n_rows, .n_out = n_out};
+    while (*at < p->n_steps) {
+        const oct_node *n = p->steps[(*at)++].node;
+        if (!n || !oct_op_is_exchange(n->op))
+            continue;
+        *e = (oct_exchange){.fold = n->op == OCT_OP_FOLD_RANKS, .layer = n->layer};
+        int64_t floats = e->fold ? oct_run_rows(p, &run, n->out) * n->out->cols + OCT_FOLD_WORD
+                                 : n_out * oct_plan_vocabulary(p, n->table);
+        e->bytes = (uint64_t)floats * sizeof(float);
+        return true;
+    }
+    return false;
 }

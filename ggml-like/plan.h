@@ -1,92 +1,109 @@
-/* plan.h: a graph made ready to run, and the backends that run it.
- *
- * A plan is made once: it places every activation and every node's temporary memory in one buffer
- * (things that are never alive together share bytes). Running a plan allocates nothing. */
+/* plan.h: who computes the nodes of a graph, where every tensor lies, and how much memory that
+ * takes in every place. Made from numbers alone: nothing is allocated but the plan itself, no
+ * system is asked. What is printed before a start, what is refused for lack of memory and what is
+ * allocated in the end are the same plan. */
 #ifndef OCT_PLAN_H
 #define OCT_PLAN_H
 
+#include "backend.h"
 #include "comm.h"
-#include "graph.h"
-#include "kv_cache.h"
 #include "shard.h"
-#include "topology.h"
+
+/* A place is a backend with its memory. The first is the host: ranks exchange what lies there, and
+ * tensors pass from one place to another through it. */
+enum { OCT_HOST = 0, OCT_MAX_PLACES = 16, OCT_ARRAY_ALIGN = 4096 };
+
+typedef struct oct_plan_spec {
+    const oct_shard *shard; /* what this rank computes */
+    int n_places;
+    struct {
+        const oct_backend_kind *kind;
+        const void *numbers; /* of that kind; they outlive the plan */
+    } place[OCT_MAX_PLACES];
+    const uint8_t *where; /* [n_nodes] the place of each node; NULL: all on the host. Exchanges are
+                             the host's, and attention is where its keys and values are stored,
+                             whatever it says. */
+} oct_plan_spec;
+
+/* What a node reads of the model, as arrays: weights and scales of w[0], then of w[1]; or plain, or
+ * table, alone. */
+enum { OCT_MAX_ARRAYS = 4 };
+typedef struct oct_array {
+    const void *p;
+    size_t bytes; /* of the whole matrix, of all experts and slices */
+} oct_array;
+int oct_node_arrays(const oct_node *n, oct_array out[OCT_MAX_ARRAYS]);
+
+/* One thing to be done. */
+typedef struct oct_step {
+    const oct_node *node;     /* NULL: copies a tensor from a place to another */
+    const oct_tensor *copied; /* then this one */
+    int place, from;          /* that computes; a copy: to, from: one of them is the host */
+    int64_t kv_layer;         /* of attention: the layer's number in the place's cache */
+    size_t temp_offset;       /* temporary memory in the place's buffer */
+    size_t temp_bytes;
+    /* Where the arrays of oct_node_arrays lie in the place. Filled by whoever executes the plan. */
+    const void *at[OCT_MAX_ARRAYS];
+} oct_step;
+
+/* What a plan takes in one place. Bytes. */
+typedef struct oct_plan_need {
+    size_t shared;  /* tensors and temporaries, at offsets below this */
+    size_t scratch; /* behind them, of the backend's threads */
+    size_t buffer;  /* both: allocated as one */
+    /* On the host: of the model's file, what the rank holds. In a place with a memory of its own:
+     * the arrays of its nodes, each once and whole, rounded up to OCT_ARRAY_ALIGN. */
+    uint64_t weights;
+    int64_t kv_layers; /* layers whose keys and values are kept here */
+} oct_plan_need;
 
 typedef struct oct_plan {
-    oct_graph *graph;      /* borrowed; its tensors and nodes hold the offsets */
-    size_t shared_bytes;   /* activations and temporaries */
-    size_t thread_bytes;   /* scratch of each thread */
-    size_t bytes;          /* all together */
-    unsigned char *buffer; /* bytes, allocated by the backend; NULL until then */
+    oct_arena arena;
+    const oct_graph *graph; /* borrowed */
+    const oct_shard *shard; /* borrowed */
+    int n_places;
+    oct_plan_need need[OCT_MAX_PLACES];
+    size_t *offset; /* [n_places][n_tensors], in the place's buffer */
+    oct_step *steps;
+    int n_steps;
+    size_t logits_offset; /* ranks: in the host's buffer, see oct_plan_gather_rows */
 } oct_plan;
 
-/* Where the time of some nodes went. */
-typedef struct oct_node_time {
-    double seconds;
-    oct_comm_stats comm; /* the part of it that was talk between ranks */
-} oct_node_time;
+/* room, if not NULL: memory of the caller that the plan takes first. Errors: what no backend
+ * supports, by name; memory. Free in any state with oct_plan_free. */
+OCT_MUST_CHECK oct_status oct_plan_make(const oct_graph *g, const oct_plan_spec *spec, void *room,
+                                        size_t room_bytes, oct_plan *p, oct_error *err);
+void oct_plan_free(oct_plan *p);
 
-/* One evaluation: n_rows <= the graph's capacity tokens. */
-typedef struct oct_run {
-    int64_t n_rows;
-    const int32_t *token, *seq; /* [n_rows] */
-    const int32_t *pos;         /* [n_rows] absolute positions */
-    int64_t n_out;
-    const int32_t *out_row; /* [n_out] rows whose logits are wanted, ascending */
-    float *logits;          /* [n_out][V] */
-    oct_kv_cache *kv;
-    oct_comm *comm;
-    const volatile int *cancel; /* NULL: never */
-    uint64_t bytes_read;        /* added to: weights and scales */
-    uint64_t kv_read;           /* added to: keys and values */
-    oct_node_time *layer_time;  /* [layers] added to: of the nodes of each; NULL: not wanted */
-    /* What the routers chose; both NULL: not wanted. */
-    uint64_t *expert_rows; /* [E] added to: rows sent to each expert, over all layers */
-    uint64_t *route_hash;  /* [layers] changed by the choices of each layer's router */
-} oct_run;
+static inline size_t oct_plan_offset(const oct_plan *p, int place, const oct_tensor *t)
+{
+    return p->offset[place * p->graph->n_tensors + t->index];
+}
 
-/* A backend owns memory and computes nodes. One thread of the caller at a time. */
-typedef struct oct_backend oct_backend;
-struct oct_backend {
-    const char *name;
-    int n_threads;
-    /* Whether it can compute a node; asked when the plan is made, never at run time. */
-    bool (*supports)(const oct_backend *b, const oct_node *n);
-    /* Shared temporary memory of a node, and scratch per thread, for a capacity of rows. */
-    size_t (*temp_bytes)(const oct_backend *b, const oct_node *n, int64_t rows);
-    size_t (*thread_bytes)(const oct_backend *b, const oct_node *n, int64_t rows);
-    oct_status (*alloc)(oct_backend *b, size_t bytes, unsigned char **p, oct_error *err);
-    void (*release)(oct_backend *b, unsigned char *p, size_t bytes);
-    /* Runs nodes first..end-1. OCT_ERR_CANCELLED leaves outputs undefined. */
-    oct_status (*run)(oct_backend *b, const oct_plan *p, int first, int end, oct_run *r,
-                      oct_error *err);
-    void (*free)(oct_backend *b);
-};
+/* Rows of a tensor in a run, which a row of the graph's capacity may have several of (slots). */
+static inline int64_t oct_run_rows(const oct_plan *p, const oct_run *r, const oct_tensor *t)
+{
+    return t->rows / p->graph->rows * (t->selected ? r->n_out : r->n_rows);
+}
 
-/* The CPU backend. */
-typedef struct oct_cpu_config {
-    oct_isa isa; /* a row of the kernel table that this CPU has */
-    int n_threads;
-    const oct_topology *topology; /* where threads run; read here, not kept */
-    bool bind;                    /* each thread to a core of its own */
-    bool blas;       /* OpenBLAS for f32 products of many rows; loaded here, an error if missing */
-    int n_domains;   /* groups of threads that own slices, see oct_cpu_domains */
-    oct_shard shard; /* of one process: size 1, everything */
-} oct_cpu_config;
-OCT_MUST_CHECK oct_status oct_backend_cpu(const oct_cpu_config *config, oct_backend **out,
-                                          oct_error *err);
+/* Rows of the vocabulary that each rank computes; the last one's may end early. */
+int64_t oct_plan_vocabulary(const oct_plan *p, const oct_table *t);
+/* Rows of logits that reach rank 0 in one message: rank 0's buffer has room for them from all
+ * ranks, the others' for all the rows of a run. */
+int64_t oct_plan_gather_rows(const oct_plan *p, const oct_table *t);
 
-/* NUMA: a domain is a node with its threads, its n_slices / n_domains slices of every matrix, and
- * the KV heads of these slices. As many domains as nodes, if every node has a thread and the
- * domains' sums are subtrees of the tree that folds the slices (a power of two of slices each);
- * else 1. */
-int oct_cpu_domains(const oct_topology *t, int n_threads, int64_t n_slices);
-/* First thread of a domain (of the next one: domain + 1), as oct_topology_spread places them. */
-int oct_cpu_first_thread(int n_threads, int domain, int n_domains);
+/* Numbers behind a vector that is folded: whether a rank has been cancelled. */
+enum { OCT_FOLD_WORD = 1 };
 
-/* Computes offsets and sizes; allocates no buffer. */
-OCT_MUST_CHECK oct_status oct_plan_make(oct_graph *g, const oct_backend *b, oct_plan *p,
-                                        oct_error *err);
-OCT_MUST_CHECK oct_status oct_plan_alloc(oct_plan *p, oct_backend *b, oct_error *err);
-void oct_plan_free(oct_plan *p, oct_backend *b);
+/* What the ranks exchange in a run: the messages that the runner sends, listed here once. */
+typedef struct oct_exchange {
+    bool fold;      /* two rounds, in each every rank sends (n-1)/n of the bytes; else one message
+                       of so many bytes from every rank to rank 0 */
+    int64_t layer;  /* -1 outside layers */
+    uint64_t bytes; /* of the vector, or of each rank's part */
+} oct_exchange;
+/* The next exchange at or after step *at, which is moved behind it; false: there is none. */
+bool oct_plan_next_exchange(const oct_plan *p, int64_t n_rows, int64_t n_out, int *at,
+                            oct_exchange *e);
 
 #endif

@@ -16,6 +16,8 @@ const char *oct_shard_name(oct_shard_layout layout)
 const char *oct_shard_make(oct_shard_layout layout, int rank, int size, int64_t n_slices,
                            int64_t n_experts, oct_shard *out)
 {
+    if ((unsigned)layout >= OCT_SHARD_LAYOUTS)
+        return "there is no such layout";
     if (size < 1 || rank < 0 || rank >= size)
         return "a rank must be below the number of ranks";
     int64_t each = n_slices / size;

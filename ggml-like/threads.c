@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "machine.h"
+
 /* Spins before sleeping: about 50 us, longer than any barrier takes when all threads have a core of
  * their own, shorter than a scheduler's slice when they do not. */
 enum { SPINS = 1500 };
@@ -39,8 +41,10 @@ struct oct_team {
     pthread_t *thread; /* [n_threads], 0 unused */
     int *cpu;          /* [n_threads]; NULL: nobody is bound */
     wait_time *waited; /* [n_threads] */
-    _Atomic int n_bound;
-    bool thread0_bound; /* in the last run */
+    /* Of thread 0, while depth > 0. */
+    int depth;
+    bool bound;
+    cpu_set_t before;
 };
 
 typedef struct starter {
@@ -131,8 +135,8 @@ static void *worker(void *arg)
 {
     starter s = *(starter *)arg;
     free(arg);
-    if (s.team->cpu && bind_self(s.team, s.thread))
-        s.team->n_bound++;
+    if (s.team->cpu)
+        (void)bind_self(s.team, s.thread);
     my_waited = &s.team->waited[s.thread];
     uint32_t seen = 0;
     for (;;) {
@@ -230,25 +234,30 @@ int oct_team_size(const oct_team *t)
     return t->n_threads;
 }
 
+void oct_team_begin(oct_team *t)
+{
+    if (t->depth++ == 0)
+        t->bound =
+            t->cpu && sched_getaffinity(0, sizeof t->before, &t->before) == 0 && bind_self(t, 0);
+}
+
+void oct_team_end(oct_team *t)
+{
+    if (--t->depth == 0 && t->bound)
+        (void)sched_setaffinity(0, sizeof t->before, &t->before);
+}
+
 void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx)
 {
     t->fn = fn;
     t->ctx = ctx;
     my_waited = &t->waited[0];
-    cpu_set_t before;
-    bool bound = t->cpu && sched_getaffinity(0, sizeof before, &before) == 0 && bind_self(t, 0);
+    oct_team_begin(t);
     if (t->n_threads > 1)
         gate_open(&t->start);
     fn(ctx, 0, t->n_threads);
     oct_team_barrier(t);
-    if (bound)
-        (void)sched_setaffinity(0, sizeof before, &before);
-    t->thread0_bound = bound;
-}
-
-int oct_team_bound(const oct_team *t)
-{
-    return t->n_bound + t->thread0_bound;
+    oct_team_end(t);
 }
 
 void oct_team_range(int64_t n, int thread, int n_threads, int64_t *first, int64_t *end)

@@ -8,20 +8,17 @@
 
 #include <stdint.h>
 
-#include "status.h"
-
-enum { OCT_MAX_THREADS = 1024 };
+#include "types.h"
 
 typedef struct oct_team oct_team;
 
 /* n_threads 1..OCT_MAX_THREADS. cpu: [n_threads] operating system's number of the processor that
  * each thread is bound to, NULL: none is. Thread 0 is bound while a run lasts only. A refused
- * binding costs speed, not correctness: oct_team_bound tells. Signals are blocked in the new
+ * binding costs speed, not correctness. Signals are blocked in the new
  * threads. */
 OCT_MUST_CHECK oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out,
                                        oct_error *err);
-int oct_team_bound(const oct_team *t); /* threads that are bound, known after the first run */
-void oct_team_free(oct_team *t);       /* NULL is fine; not from inside a run */
+void oct_team_free(oct_team *t); /* NULL is fine; not from inside a run */
 int oct_team_size(const oct_team *t);
 
 /* Calls fn(ctx, thread, n_threads) on every thread and returns when all have returned. One caller
@@ -29,13 +26,15 @@ int oct_team_size(const oct_team *t);
 typedef void oct_team_fn(void *ctx, int thread, int n_threads);
 void oct_team_run(oct_team *t, oct_team_fn *fn, void *ctx);
 
+/* Around runs that follow each other closely: thread 0 is bound once for all of them. Optional. */
+void oct_team_begin(oct_team *t);
+void oct_team_end(oct_team *t);
+
 /* Inside a run, by every thread: waits for all. What was written before is visible after. */
 void oct_team_barrier(oct_team *t);
 
 /* Seconds that a thread has waited at barriers since the team was made, mean over its threads. */
 double oct_team_waited(const oct_team *t);
-
-double oct_seconds(void); /* monotonic clock */
 
 /* The part of 0..n-1 that belongs to a thread: contiguous, sizes differ by at most one. */
 void oct_team_range(int64_t n, int thread, int n_threads, int64_t *first, int64_t *end);

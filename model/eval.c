@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "session_impl.h"
-#include "threads.h"
+#include "machine.h"
 
 static bool wanted(const oct_batch *b, int64_t i)
 {
@@ -22,9 +22,9 @@ static oct_status check_token(const oct_session *s, const oct_batch *b, int64_t 
                         "token %lld: id %d is the pad id, which has no meaning in an input",
                         (long long)i, b->token[i]);
     int32_t seq = b->seq ? b->seq[i] : 0;
-    if (seq < 0 || seq >= s->n_seqs)
+    if (seq < 0 || seq >= s->p.n_seqs)
         return oct_fail(err, OCT_ERR_ARG, "token %lld: sequence %d, expected 0..%lld", (long long)i,
-                        seq, (long long)s->n_seqs - 1);
+                        seq, (long long)s->p.n_seqs - 1);
     return OCT_OK;
 }
 
@@ -42,7 +42,7 @@ static oct_status check_batch(oct_session *s, const oct_batch *b, const float *l
     }
     if (any_wanted && !logits)
         return oct_fail(err, OCT_ERR_ARG, "batch: logits are wanted but there is no room for them");
-    return oct_kv_pages_check(&s->kv.pages, b->seq, b->n, err);
+    return oct_kv_pages_check(&s->pages, b->seq, b->n, err);
 }
 
 static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_vocab, oct_error *err)
@@ -55,61 +55,62 @@ static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_voc
     return OCT_OK;
 }
 
-/* All ranks must have routed the chunk's tokens alike: else what they added up is no answer. */
-static oct_status compare_routes(oct_session *s, oct_error *err)
+/* All ranks must have routed the chunk's tokens alike: else what they added up is no answer. Behind
+ * the hashes stands whether rank 0's logits are numbers, so that all keep or forget the chunk. */
+static oct_status compare_routes(oct_session *s, oct_status logits, oct_error *err)
 {
-    int64_t n_layers = s->model->config.n_layers;
-    uint64_t *all = s->route_hash + n_layers;
+    int64_t n_layers = s->model->config.n_layers, words = n_layers + 1;
+    uint64_t *mine = s->route_hash, *all = mine + words;
     if (s->comm->size == 1)
-        return OCT_OK;
-    OCT_TRY(s->comm->gather(s->comm, s->route_hash, (size_t)n_layers * sizeof *all, all, err));
+        return logits;
+    mine[n_layers] = logits == OCT_OK;
+    OCT_TRY(s->comm->gather(s->comm, mine, oct_routes_bytes(s->model), all, err));
     for (int64_t i = 0; i < n_layers; i++)
         for (int r = 1; r < s->comm->size; r++)
-            if (all[r * n_layers + i] != all[i]) {
+            if (all[r * words + i] != all[i]) {
                 s->comm->broken = true;
                 return oct_fail(err, OCT_ERR_COMM,
                                 "layer %lld: rank %d chose other experts than rank 0", (long long)i,
                                 r);
             }
-    return OCT_OK;
+    return all[n_layers] ? OCT_OK : oct_fail(err, OCT_ERR_NUMERIC, "rank 0: logits are no numbers");
 }
 
-/* Evaluates the n <= chunk tokens that s->row holds, with their sequences; n_out of them, in row 3,
- * have their logits wanted. Positions advance on success only. */
-static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *logits, oct_error *err)
+/* Evaluates the chunk that s->order holds. logits: rank 0's. Positions advance on success only. */
+static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
 {
-    int32_t *token = s->row, *seq = token + s->chunk, *pos = seq + s->chunk,
-            *out_row = pos + s->chunk;
+    const oct_rank_order *o = s->order;
+    const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
+    int64_t n_vocab = s->model->config.n_vocab;
     oct_phase_time *phase = &s->phase[s->counts_as];
     const oct_comm_stats talked = s->comm->stats;
     double start = oct_seconds();
-    oct_kv_pages_begin(&s->kv.pages, seq, token, n, pos);
-    oct_run run = {.n_rows = n,
+    oct_kv_pages_begin(&s->pages, seq, token, o->a, s->pos);
+    oct_run run = {.n_rows = o->a,
                    .token = token,
                    .seq = seq,
-                   .pos = pos,
-                   .n_out = n_out,
+                   .pos = s->pos,
+                   .n_out = o->b,
                    .out_row = out_row,
                    .logits = logits,
-                   .kv = &s->kv,
-                   .comm = s->comm,
-                   .cancel = s->comm->size > 1 ? NULL : s->cancel,
-                   .layer_time = s->comm->size > 1 ? phase->layer : NULL,
-                   .expert_rows = s->expert_rows,
-                   .route_hash = s->route_hash};
+                   .logits_stride = n_vocab,
+                   .kv = s->kv,
+                   .cancel = s->cancel};
+    const oct_tally tally = {.layer_time = s->comm->size > 1 ? phase->layer : NULL,
+                             .expert_rows = s->expert_rows,
+                             .route_hash = s->route_hash};
     memset(s->route_hash, 0, (size_t)s->model->config.n_layers * sizeof *s->route_hash);
-    oct_status status = s->backend->run(s->backend, &s->plan, 0, s->graph.n_nodes, &run, err);
+    oct_status status = oct_runner_run(&s->runner, &run, &tally, err);
     if (status == OCT_OK)
-        status = compare_routes(s, err);
-    if (status == OCT_OK)
-        status = check_logits(logits, n_out, s->model->config.n_vocab, err);
-    oct_kv_pages_end(&s->kv.pages, status == OCT_OK);
+        status = compare_routes(
+            s, s->comm->rank == 0 ? check_logits(logits, o->b, n_vocab, err) : OCT_OK, err);
+    oct_kv_pages_end(&s->pages, status == OCT_OK);
     if (status != OCT_OK)
         return status;
-    phase->tokens += n;
+    phase->tokens += o->a;
     phase->all.seconds += oct_seconds() - start;
     oct_comm_stats_add(&phase->all.comm, &talked, &s->comm->stats);
-    s->stats.tokens += (uint64_t)n;
+    s->stats.tokens += (uint64_t)o->a;
     s->stats.bytes_read += run.bytes_read + run.kv_read;
     s->stats.kv_read += run.kv_read;
     return OCT_OK;
@@ -117,30 +118,24 @@ static oct_status eval_rows(oct_session *s, int64_t n, int64_t n_out, float *log
 
 /* ---- ranks: rank 0 tells the others what to do, chunk by chunk ---- */
 
-oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b, oct_error *err)
+oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b, int64_t n_rows,
+                          oct_error *err)
 {
-    oct_order o = {what, a, b};
+    oct_rank_order *o = s->order;
+    o->what = what;
+    o->a = a;
+    o->b = b;
+    size_t bytes = oct_order_bytes(n_rows);
     if (s->comm->broken)
         return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
-    return s->comm->size > 1 ? s->comm->broadcast(s->comm, &o, sizeof o, err) : OCT_OK;
-}
-
-/* Tokens, sequences and wanted rows of a chunk, from rank 0 to all. */
-static oct_status share_rows(oct_session *s, int64_t n, int64_t n_out, oct_error *err)
-{
-    if (s->comm->size == 1)
-        return OCT_OK;
-    size_t word = sizeof *s->row;
-    OCT_TRY(s->comm->broadcast(s->comm, s->row, (size_t)n * word, err));
-    OCT_TRY(s->comm->broadcast(s->comm, s->row + s->chunk, (size_t)n * word, err));
-    return s->comm->broadcast(s->comm, s->row + 3 * s->chunk, (size_t)n_out * word, err);
+    return s->comm->size > 1 ? s->comm->announce(s->comm, o, &bytes, err) : OCT_OK;
 }
 
 void oct_eval_end(oct_session *s)
 {
     oct_error err = {0};
     if (s->comm && s->comm->rank == 0 && s->ready && !s->comm->broken)
-        s->comm_status = oct_eval_order(s, OCT_ORDER_END, 0, 0, &err);
+        s->comm_status = oct_eval_order(s, OCT_ORDER_END, 0, 0, 0, &err);
 }
 
 static oct_status gather_compute(oct_session *s, double *all, oct_error *err)
@@ -153,7 +148,7 @@ static oct_status gather_compute(oct_session *s, double *all, oct_error *err)
 
 oct_status oct_session_gather_compute(oct_session *s, double *all, oct_error *err)
 {
-    OCT_TRY(oct_eval_order(s, OCT_ORDER_REPORT, 0, 0, err));
+    OCT_TRY(oct_eval_order(s, OCT_ORDER_REPORT, 0, 0, 0, err));
     return gather_compute(s, all, err);
 }
 
@@ -167,56 +162,53 @@ static oct_status obey_report(oct_session *s, oct_error *err)
     return status;
 }
 
-static bool rows_fit(oct_session *s, int64_t n, int64_t n_out)
+/* An order that does not fit this session is a failure of the job, never an index out of range. */
+static bool order_fits(oct_session *s, int64_t n_rows)
 {
-    const int32_t *token = s->row, *seq = token + s->chunk, *out_row = token + 3 * s->chunk;
-    bool fit = true;
-    for (int64_t i = 0; i < n; i++)
-        fit = fit && token[i] >= 0 && token[i] < s->model->config.n_vocab && seq[i] >= 0 &&
-              seq[i] < s->n_seqs;
-    for (int64_t k = 0; fit && k < n_out; k++)
-        fit = out_row[k] >= 0 && out_row[k] < n;
-    return fit && oct_kv_pages_check(&s->kv.pages, seq, n, NULL) == OCT_OK;
+    const oct_rank_order *o = s->order;
+    if (o->a < 1 || o->a > s->p.chunk || o->b < 0 || o->b > o->a ||
+        n_rows != oct_order_eval_rows(o->a, o->b))
+        return false;
+    const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
+    for (int64_t i = 0; i < o->a; i++)
+        if (token[i] < 0 || token[i] >= s->model->config.n_vocab || seq[i] < 0 ||
+            seq[i] >= s->p.n_seqs)
+            return false;
+    for (int64_t k = 0; k < o->b; k++)
+        if (out_row[k] < 0 || out_row[k] >= o->a)
+            return false;
+    return oct_kv_pages_check(&s->pages, seq, o->a, NULL) == OCT_OK;
 }
 
-/* An order that does not fit this session is a failure of the job, never an index out of range. */
-static oct_status obey_eval(oct_session *s, const oct_order *o, float **logits, oct_error *err)
+static oct_status obey_eval(oct_session *s, int64_t n_rows, oct_error *err)
 {
-    if (o->a < 1 || o->a > s->chunk || o->b < 0 || o->b > o->a)
-        return oct_fail(err, OCT_ERR_COMM,
-                        "rank %d: rank 0 asked for %lld tokens, at most %lld fit", s->comm->rank,
-                        (long long)o->a, (long long)s->chunk);
-    if (!*logits)
-        *logits = malloc((size_t)(s->chunk * s->model->config.n_vocab) * sizeof **logits);
-    if (!*logits)
-        return oct_fail(err, OCT_ERR_MEMORY, "rank %d: out of memory for logits", s->comm->rank);
-    OCT_TRY(share_rows(s, o->a, o->b, err));
-    if (!rows_fit(s, o->a, o->b))
+    if (!order_fits(s, n_rows))
         return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit",
                         s->comm->rank);
-    oct_error numeric = {0};
-    s->counts_as = (oct_phase)(o->what - OCT_ORDER_EVAL);
-    oct_status status = eval_rows(s, o->a, o->b, *logits, &numeric);
-    /* rank 0 has found the same and tells its caller */
-    return status == OCT_OK || status == OCT_ERR_NUMERIC
-               ? OCT_OK
-               : oct_fail(err, status, "%s", numeric.text);
+    oct_error why = {0};
+    s->counts_as = (oct_phase)(s->order->what - OCT_ORDER_EVAL);
+    oct_status status = eval_rows(s, NULL, &why);
+    /* in these all ranks agree, and rank 0 tells its caller */
+    if (status == OCT_ERR_CANCELLED || status == OCT_ERR_NUMERIC)
+        status = OCT_OK;
+    return status == OCT_OK ? OCT_OK : oct_fail(err, status, "%s", why.text);
 }
 
 oct_status oct_session_serve(oct_session *s, oct_error *err)
 {
-    float *logits = NULL;
     oct_status status = OCT_OK;
-    for (oct_order o = {0}; status == OCT_OK && o.what != OCT_ORDER_END;) {
-        status = s->comm->broadcast(s->comm, &o, sizeof o, err);
-        if (status == OCT_OK && o.what >= OCT_ORDER_EVAL && o.what < OCT_ORDER_TRUNCATE)
-            status = obey_eval(s, &o, &logits, err);
-        else if (status == OCT_OK && o.what == OCT_ORDER_REPORT)
+    oct_rank_order *o = s->order;
+    for (o->what = 0; status == OCT_OK && o->what != OCT_ORDER_END;) {
+        size_t bytes = oct_order_bytes(oct_order_rows(s));
+        status = s->comm->announce(s->comm, o, &bytes, err);
+        int64_t n_rows = ((int64_t)bytes - (int64_t)sizeof *o) / (int64_t)sizeof *o->rows;
+        if (status == OCT_OK && o->what >= OCT_ORDER_EVAL && o->what < OCT_ORDER_TRUNCATE)
+            status = obey_eval(s, n_rows, err);
+        else if (status == OCT_OK && o->what == OCT_ORDER_REPORT)
             status = obey_report(s, err);
         else if (status == OCT_OK)
-            status = oct_session_obey_kv(s, &o, err);
+            status = oct_session_obey_kv(s, n_rows, err);
     }
-    free(logits);
     return status;
 }
 
@@ -226,7 +218,7 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
 static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, int64_t n,
                              float *logits, int64_t *n_out, oct_error *err)
 {
-    int32_t *token = s->row, *seq = token + s->chunk, *out_row = token + 3 * s->chunk;
+    int32_t *token = s->order->rows, *seq = token + n, *out_row = seq + n;
     *n_out = 0;
     for (int64_t i = 0; i < n; i++) {
         token[i] = b->token[first + i];
@@ -234,11 +226,11 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
         if (wanted(b, first + i))
             out_row[(*n_out)++] = (int32_t)i;
     }
-    if (s->comm->size > 1 && s->cancel && *s->cancel)
+    if (oct_cancelled(s->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
-    OCT_TRY(oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out, err));
-    OCT_TRY(share_rows(s, n, *n_out, err));
-    return eval_rows(s, n, *n_out, logits, err);
+    OCT_TRY(oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out,
+                           oct_order_eval_rows(n, *n_out), err));
+    return eval_rows(s, logits, err);
 }
 
 oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error *err)
@@ -248,8 +240,8 @@ oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error
     OCT_TRY(check_batch(s, b, logits, err));
     double start = oct_seconds();
     oct_status status = OCT_OK;
-    for (int64_t first = 0; first < b->n && status == OCT_OK; first += s->chunk) {
-        int64_t n = b->n - first < s->chunk ? b->n - first : s->chunk, n_out;
+    for (int64_t first = 0; first < b->n && status == OCT_OK; first += s->p.chunk) {
+        int64_t n = b->n - first < s->p.chunk ? b->n - first : s->p.chunk, n_out;
         status = eval_chunk(s, b, first, n, logits, &n_out, err);
         if (logits)
             logits += n_out * s->model->config.n_vocab;

@@ -23,8 +23,8 @@ enum { FILE_ALIGN = 4096, LARGE_ALIGN = 2 << 20, LARGE_UNIT = 16 << 20, ABSENT =
 #define LIMITS_n_kv_heads 1, 1 << 12
 #define LIMITS_head_dim 2, 1 << 12
 #define LIMITS_d_ff 1, 1 << 22
-#define LIMITS_n_experts 1, OCT_GROK_MAX_EXPERTS
-#define LIMITS_n_used 1, OCT_GROK_MAX_EXPERTS
+#define LIMITS_n_experts 1, OCT_WEIGHT_MAX_EXPERTS
+#define LIMITS_n_used 1, OCT_WEIGHT_MAX_EXPERTS
 #define LIMITS_n_slices 1, OCT_WEIGHT_MAX_SLICES
 #define LIMITS_qkv_groups 1, 1 << 18
 #define LIMITS_attn_out_groups 1, 1 << 24
@@ -125,6 +125,33 @@ oct_status oct_grok_config_check(const oct_grok_config *c, oct_error *err)
     return check_divides("n_slices", c->n_slices, "down_groups", c->down_groups, err);
 }
 
+oct_grok_config oct_grok1_config(int64_t n_layers, int64_t n_vocab)
+{
+    return (oct_grok_config){.n_layers = n_layers,
+                             .n_vocab = n_vocab,
+                             .n_ctx = 8192,
+                             .d_model = 6144,
+                             .n_q_heads = 48,
+                             .n_kv_heads = 8,
+                             .head_dim = 128,
+                             .d_ff = 32768,
+                             .n_experts = 8,
+                             .n_used = 2,
+                             .n_slices = 8,
+                             .qkv_groups = 1,
+                             .attn_out_groups = 8,
+                             .gate_up_groups = 1,
+                             .down_groups = 8,
+                             .pad_id = 0,
+                             .eos_id = 2,
+                             .embedding_scale = 78.38367176906169f,
+                             .output_scale = 0.5773502691896257f,
+                             .attn_scale = 0.08838834764831845f,
+                             .attn_cap = 30,
+                             .rope_base = 10000,
+                             .norm_eps = 1e-5f};
+}
+
 int64_t oct_grok_slices(int64_t n_kv_heads, int64_t attn_out_groups, int64_t down_groups)
 {
     int64_t n = OCT_WEIGHT_MAX_SLICES;
@@ -145,100 +172,36 @@ int64_t oct_grok_ffn_size(int64_t d_model, double widening_factor)
     return (n + 7) / 8 * 8;
 }
 
-/* ---- layouts -------------------------------------------------------------------------------- */
+/* ---- kinds of tensors ----------------------------------------------------------------------- */
 
-static oct_status init_layout(const char *name, oct_weight_layout *l, oct_error *err)
-{
-    const char *wrong = oct_weight_layout_init(l);
-
-    return wrong ? oct_fail(err, OCT_ERR_SHAPE, "%s: %s", name, wrong) : OCT_OK;
-}
-
-static void init_embedding(const oct_grok_config *c, oct_grok_embedding *e)
-{
-    size_t row = 2 * (size_t)c->d_model, step;
-
-    e->slice_rows = (c->n_vocab + c->n_slices - 1) / c->n_slices;
-    e->align = (size_t)e->slice_rows * row > LARGE_UNIT ? LARGE_ALIGN : FILE_ALIGN;
-    /* The alignment is a power of two: rows per aligned step = align / gcd(align, row). */
-    step = e->align / (row & -row) ? e->align / (row & -row) : 1;
-    e->slice_rows_pad = (e->slice_rows + (int64_t)step - 1) / (int64_t)step * (int64_t)step;
-}
-
-oct_status oct_grok_layouts_init(const oct_grok_config *c, oct_grok_layouts *l, oct_error *err)
-{
-    const int64_t q = c->n_q_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-
-    *l = (oct_grok_layouts){
-        .qkv = {.n_experts = 1,
-                .n_slices = c->n_slices,
-                .n_in = c->d_model,
-                .n_groups = c->qkv_groups,
-                .part_out = {q, kv, kv},
-                .n_parts = 3,
-                .split = OCT_SPLIT_OUT},
-        .attn_out = {.n_experts = 1,
-                     .n_slices = c->n_slices,
-                     .n_in = q,
-                     .n_groups = c->attn_out_groups,
-                     .part_out = {c->d_model},
-                     .n_parts = 1,
-                     .split = OCT_SPLIT_IN},
-        .gate_up = {.n_experts = c->n_experts,
-                    .n_slices = c->n_slices,
-                    .n_in = c->d_model,
-                    .n_groups = c->gate_up_groups,
-                    .part_out = {c->d_ff, c->d_ff},
-                    .n_parts = 2,
-                    .interleave = true,
-                    .split = OCT_SPLIT_OUT},
-        .down = {.n_experts = c->n_experts,
-                 .n_slices = c->n_slices,
-                 .n_in = c->d_ff,
-                 .n_groups = c->down_groups,
-                 .part_out = {c->d_model},
-                 .n_parts = 1,
-                 .split = OCT_SPLIT_IN},
-    };
-    OCT_TRY(init_layout("query, key, value", &l->qkv, err));
-    OCT_TRY(init_layout("attention output", &l->attn_out, err));
-    OCT_TRY(init_layout("FFN gate and up", &l->gate_up, err));
-    OCT_TRY(init_layout("FFN down", &l->down, err));
-    init_embedding(c, &l->embedding);
-    return OCT_OK;
-}
-
-/* ---- manifest ------------------------------------------------------------------------------- */
-
-/* Names, and of packed units the layout's place in oct_grok_layouts. */
-#define PACKED(stem, member) \
-    .name = stem ".weight", .packed = true, .layout = offsetof(oct_grok_layouts, member)
-#define SCALES(stem, member)                                \
-    .name = stem ".scales", .packed = true, .scales = true, \
-    .layout = offsetof(oct_grok_layouts, member)
+/* Names, and of packed weights and their scales the former. */
+#define PACKED(stem, kind) .name = stem ".weight", .weights = (kind)
+#define SCALES(stem, kind) .name = stem ".scales", .weights = (kind), .scales = true
+#define PLAIN(full) .name = (full), .weights = OCT_GROK_KINDS
 static const struct {
     const char *name;
-    bool packed, scales;
-    size_t layout;
+    oct_grok_kind weights;
+    bool scales;
 } kinds[OCT_GROK_KINDS] = {
-    [OCT_GROK_GATE_UP] = {PACKED("ffn_gate_up", gate_up)},
-    [OCT_GROK_GATE_UP_SCALES] = {SCALES("ffn_gate_up", gate_up)},
-    [OCT_GROK_DOWN] = {PACKED("ffn_down", down)},
-    [OCT_GROK_DOWN_SCALES] = {SCALES("ffn_down", down)},
-    [OCT_GROK_QKV] = {PACKED("attn_qkv", qkv)},
-    [OCT_GROK_QKV_SCALES] = {SCALES("attn_qkv", qkv)},
-    [OCT_GROK_ATTN_OUT] = {PACKED("attn_output", attn_out)},
-    [OCT_GROK_ATTN_OUT_SCALES] = {SCALES("attn_output", attn_out)},
-    [OCT_GROK_EMBEDDING] = {.name = "token_embd.weight"},
-    [OCT_GROK_ROUTER] = {.name = "ffn_gate_inp.weight"},
-    [OCT_GROK_NORM_ATTN_IN] = {.name = "attn_norm.weight"},
-    [OCT_GROK_NORM_ATTN_OUT] = {.name = "attn_output_norm.weight"},
-    [OCT_GROK_NORM_FFN_IN] = {.name = "ffn_norm.weight"},
-    [OCT_GROK_NORM_FFN_OUT] = {.name = "layer_output_norm.weight"},
-    [OCT_GROK_NORM_FINAL] = {.name = "output_norm.weight"},
+    [OCT_GROK_GATE_UP] = {PACKED("ffn_gate_up", OCT_GROK_GATE_UP)},
+    [OCT_GROK_GATE_UP_SCALES] = {SCALES("ffn_gate_up", OCT_GROK_GATE_UP)},
+    [OCT_GROK_DOWN] = {PACKED("ffn_down", OCT_GROK_DOWN)},
+    [OCT_GROK_DOWN_SCALES] = {SCALES("ffn_down", OCT_GROK_DOWN)},
+    [OCT_GROK_QKV] = {PACKED("attn_qkv", OCT_GROK_QKV)},
+    [OCT_GROK_QKV_SCALES] = {SCALES("attn_qkv", OCT_GROK_QKV)},
+    [OCT_GROK_ATTN_OUT] = {PACKED("attn_output", OCT_GROK_ATTN_OUT)},
+    [OCT_GROK_ATTN_OUT_SCALES] = {SCALES("attn_output", OCT_GROK_ATTN_OUT)},
+    [OCT_GROK_EMBEDDING] = {PLAIN("token_embd.weight")},
+    [OCT_GROK_ROUTER] = {PLAIN("ffn_gate_inp.weight")},
+    [OCT_GROK_NORM_ATTN_IN] = {PLAIN("attn_norm.weight")},
+    [OCT_GROK_NORM_ATTN_OUT] = {PLAIN("attn_output_norm.weight")},
+    [OCT_GROK_NORM_FFN_IN] = {PLAIN("ffn_norm.weight")},
+    [OCT_GROK_NORM_FFN_OUT] = {PLAIN("layer_output_norm.weight")},
+    [OCT_GROK_NORM_FINAL] = {PLAIN("output_norm.weight")},
 };
 #undef PACKED
 #undef SCALES
+#undef PLAIN
 
 /* In the order in which a layer is computed. */
 static const oct_grok_kind layer_kinds[] = {
@@ -259,23 +222,132 @@ static const oct_grok_kind layer_kinds[] = {
 
 enum { N_LAYER_KINDS = sizeof layer_kinds / sizeof layer_kinds[0] };
 
-const oct_weight_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind)
-{
-    if (kind >= OCT_GROK_KINDS || !kinds[kind].packed)
-        return NULL;
-    return (const oct_weight_layout *)(const void *)((const char *)l + kinds[kind].layout);
-}
-
 bool oct_grok_is_scales(oct_grok_kind kind)
 {
     return kind < OCT_GROK_KINDS && kinds[kind].scales;
 }
+
+oct_grok_kind oct_grok_weights_of(oct_grok_kind kind)
+{
+    return kind < OCT_GROK_KINDS ? kinds[kind].weights : OCT_GROK_KINDS;
+}
+
+oct_shard_kind oct_grok_shard_kind(oct_grok_kind kind)
+{
+    return kind == OCT_GROK_GATE_UP || kind == OCT_GROK_DOWN ? OCT_SHARD_OF_EXPERTS
+                                                             : OCT_SHARD_OF_ATTENTION;
+}
+
+/* The full name of a kind's tensor; layer -1: of none. */
+static void name_of(oct_grok_kind kind, int64_t layer, char *name, size_t n)
+{
+    if (layer < 0)
+        snprintf(name, n, "%s", kinds[kind].name);
+    else
+        snprintf(name, n, "blk.%" PRId64 ".%s", layer, kinds[kind].name);
+}
+
+/* ---- layouts -------------------------------------------------------------------------------- */
+
+static void init_embedding(const oct_grok_config *c, oct_grok_embedding *e)
+{
+    size_t row = 2 * (size_t)c->d_model, step;
+
+    e->slice_rows = (c->n_vocab + c->n_slices - 1) / c->n_slices;
+    e->align = (size_t)e->slice_rows * row > LARGE_UNIT ? LARGE_ALIGN : FILE_ALIGN;
+    /* The alignment is a power of two: rows per aligned step = align / gcd(align, row). */
+    step = e->align / (row & -row) ? e->align / (row & -row) : 1;
+    e->slice_rows_pad = (e->slice_rows + (int64_t)step - 1) / (int64_t)step * (int64_t)step;
+}
+
+static const char *const packed_names[OCT_GROK_PACKED] = {
+    [OCT_GROK_GATE_UP] = "FFN gate and up",
+    [OCT_GROK_DOWN] = "FFN down",
+    [OCT_GROK_QKV] = "query, key, value",
+    [OCT_GROK_ATTN_OUT] = "attention output",
+};
+
+static oct_status init_type(const oct_grok_config *c, oct_weight_type type,
+                            oct_weight_layout l[OCT_GROK_PACKED], oct_error *err)
+{
+    const int64_t q = c->n_q_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    const oct_weight_layout shapes[OCT_GROK_PACKED] = {
+        [OCT_GROK_QKV] = {.n_experts = 1,
+                          .n_in = c->d_model,
+                          .n_groups = c->qkv_groups,
+                          .part_out = {q, kv, kv},
+                          .n_parts = 3,
+                          .split = OCT_SPLIT_OUT},
+        [OCT_GROK_ATTN_OUT] = {.n_experts = 1,
+                               .n_in = q,
+                               .n_groups = c->attn_out_groups,
+                               .part_out = {c->d_model},
+                               .n_parts = 1,
+                               .split = OCT_SPLIT_IN},
+        [OCT_GROK_GATE_UP] = {.n_experts = c->n_experts,
+                              .n_in = c->d_model,
+                              .n_groups = c->gate_up_groups,
+                              .part_out = {c->d_ff, c->d_ff},
+                              .n_parts = 2,
+                              .interleave = true,
+                              .split = OCT_SPLIT_OUT},
+        [OCT_GROK_DOWN] = {.n_experts = c->n_experts,
+                           .n_in = c->d_ff,
+                           .n_groups = c->down_groups,
+                           .part_out = {c->d_model},
+                           .n_parts = 1,
+                           .split = OCT_SPLIT_IN},
+    };
+    for (int k = 0; k < OCT_GROK_PACKED; k++) {
+        l[k] = shapes[k];
+        l[k].type = type;
+        l[k].n_slices = c->n_slices;
+        const char *wrong = oct_weight_layout_init(&l[k]);
+        if (wrong)
+            return oct_fail(err, OCT_ERR_SHAPE, "%s as %s: %s", packed_names[k],
+                            oct_weight_types[type].name, wrong);
+    }
+    return OCT_OK;
+}
+
+oct_status oct_grok_layouts_init(const oct_grok_config *c, const oct_grok_types *types,
+                                 oct_grok_layouts *l, oct_error *err)
+{
+    bool used[OCT_WEIGHT_TYPES] = {[OCT_WEIGHT_Q8] = types == NULL};
+
+    *l = (oct_grok_layouts){.types = types};
+    init_embedding(c, &l->embedding);
+    for (int64_t i = 0; types && i < c->n_layers; i++)
+        for (int k = 0; k < OCT_GROK_PACKED; k++) {
+            if (types[i].of[k] >= OCT_WEIGHT_TYPES)
+                return oct_fail(err, OCT_ERR_ARG, "layer %" PRId64 ", %s: no weight type %d", i,
+                                packed_names[k], types[i].of[k]);
+            used[types[i].of[k]] = true;
+        }
+    for (int t = 0; t < OCT_WEIGHT_TYPES; t++)
+        if (used[t])
+            OCT_TRY(init_type(c, (oct_weight_type)t, l->of[t], err));
+    return OCT_OK;
+}
+
+const oct_weight_layout *oct_grok_layout_of(const oct_grok_layouts *l, oct_grok_kind kind,
+                                            int64_t layer)
+{
+    oct_grok_kind packed = oct_grok_weights_of(kind);
+
+    if (packed == OCT_GROK_KINDS)
+        return NULL;
+    return &l->of[l->types ? l->types[layer].of[packed] : OCT_WEIGHT_Q8][packed];
+}
+
+/* ---- manifest ------------------------------------------------------------------------------- */
 
 static void describe_packed(oct_grok_tensor *t, const oct_weight_layout *l)
 {
     bool scales = oct_grok_is_scales(t->kind);
 
     t->dtype = scales ? OCT_GGUF_T_BF16 : OCT_GGUF_T_I8;
+    t->packing = scales ? 0 : oct_weight_types[l->type].number;
     t->rank = 3;
     t->ne[0] = scales ? l->scale_stride / 2 : l->unit_stride;
     t->ne[1] = (uint64_t)l->n_slices;
@@ -286,6 +358,7 @@ static void describe_packed(oct_grok_tensor *t, const oct_weight_layout *l)
 static oct_grok_tensor describe(const oct_grok_config *c, const oct_grok_layouts *l,
                                 oct_grok_kind kind, int64_t layer)
 {
+    const oct_weight_layout *packed = oct_grok_layout_of(l, kind, layer);
     oct_grok_tensor t = {.kind = kind,
                          .layer = layer,
                          .dtype = OCT_GGUF_T_F32,
@@ -293,12 +366,9 @@ static oct_grok_tensor describe(const oct_grok_config *c, const oct_grok_layouts
                          .ne = {(uint64_t)c->d_model, 1, 1, 1},
                          .align = FILE_ALIGN};
 
-    if (layer < 0)
-        snprintf(t.name, sizeof t.name, "%s", kinds[kind].name);
-    else
-        snprintf(t.name, sizeof t.name, "blk.%" PRId64 ".%s", layer, kinds[kind].name);
-    if (kinds[kind].packed) {
-        describe_packed(&t, oct_grok_layout_of(l, kind));
+    name_of(kind, layer, t.name, sizeof t.name);
+    if (packed) {
+        describe_packed(&t, packed);
     } else if (kind == OCT_GROK_EMBEDDING) {
         t.dtype = OCT_GGUF_T_BF16;
         t.rank = 3;
@@ -371,11 +441,11 @@ static oct_status check_identity(const oct_gguf *g, oct_error *err)
                         "convert), found '%.80s'",
                         path, OCT_GROK_ARCH, arch);
     OCT_TRY(oct_gguf_get_u64(g, KEY_FORMAT, &format, err));
-    if (format != OCT_GROK_FORMAT)
+    if (format < OCT_GROK_FORMAT_OLDEST || format > OCT_GROK_FORMAT)
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                        "%s: key '%s': expected file format version %d, found %" PRIu64
+                        "%s: key '%s': expected file format version %d to %d, found %" PRIu64
                         "; convert the checkpoint again with this version of Octet",
-                        path, KEY_FORMAT, OCT_GROK_FORMAT, format);
+                        path, KEY_FORMAT, OCT_GROK_FORMAT_OLDEST, OCT_GROK_FORMAT, format);
     OCT_TRY(oct_gguf_get_u64(g, OCT_GROK_KEY_HEADER_SUM, &sum, err));
     found = oct_grok_header_sum(oct_gguf_bytes(g), (size_t)oct_gguf_data_offset(g),
                                 (size_t)oct_gguf_value_offset(g, OCT_GROK_KEY_HEADER_SUM));
@@ -399,6 +469,7 @@ oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error 
 
     *c = (oct_grok_config){0};
     OCT_TRY(check_identity(g, err));
+    OCT_TRY(oct_grok_check_placement(g, err));
     for (int i = 0; i < N_INTS; i++) {
         uint64_t u;
         OCT_TRY(oct_gguf_get_u64(g, int_fields[i].key, &u, err));
@@ -416,6 +487,82 @@ oct_status oct_grok_config_get(const oct_gguf *g, oct_grok_config *c, oct_error 
     if (status != OCT_OK)
         return oct_fail(err, status, "%s: %s", oct_gguf_path(g), why.text);
     return OCT_OK;
+}
+
+/* Of one packed tensor, whose number is taken away. */
+static oct_status type_of(const oct_gguf *g, const oct_gguf_tensor *t, uint32_t *number,
+                          uint8_t *type, oct_error *err)
+{
+    oct_weight_type found;
+    char known[160] = "";
+    size_t n = 0;
+
+    if (!oct_weight_type_find(*number, &found)) {
+        for (int i = 0; i < OCT_WEIGHT_TYPES && n < sizeof known; i++)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%" PRIu32 " (%s)", i ? ", " : "",
+                                  oct_weight_types[i].number, oct_weight_types[i].name);
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: tensor %s: expected packing %s, found %" PRIu32, oct_gguf_path(g),
+                        t->name, known, *number);
+    }
+    *type = (uint8_t)found;
+    *number = 0;
+    return OCT_OK;
+}
+
+/* numbers[n_tensors] is used up. */
+static oct_status types_of(const oct_gguf *g, const oct_grok_config *c, uint32_t *numbers,
+                           oct_grok_types *types, oct_error *err)
+{
+    char name[sizeof((oct_grok_tensor *)0)->name];
+
+    for (int64_t i = 0; i < c->n_layers; i++)
+        for (int k = 0; k < OCT_GROK_PACKED; k++) {
+            name_of((oct_grok_kind)k, i, name, sizeof name);
+            const oct_gguf_tensor *t = oct_gguf_find(g, name);
+            if (t)
+                OCT_TRY(
+                    type_of(g, t, &numbers[t - oct_gguf_tensor_at(g, 0)], &types[i].of[k], err));
+        }
+    for (int64_t i = 0; i < oct_gguf_n_tensors(g); i++)
+        if (numbers[i])
+            return oct_fail(err, OCT_ERR_FORMAT,
+                            "%s: tensor %s: expected packing 0 (plain), found %" PRIu32,
+                            oct_gguf_path(g), oct_gguf_tensor_at(g, i)->name, numbers[i]);
+    return OCT_OK;
+}
+
+oct_status oct_grok_types_get(const oct_gguf *g, const oct_grok_config *c, oct_grok_types **out,
+                              oct_error *err)
+{
+    uint64_t format, n = 0, n_tensors = (uint64_t)oct_gguf_n_tensors(g);
+    const void *stored = NULL;
+
+    *out = NULL;
+    OCT_TRY(oct_gguf_get_u64(g, KEY_FORMAT, &format, err));
+    if (format > 1)
+        OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_PACKING, OCT_GGUF_U32, &stored, &n, err));
+    if (stored && n != n_tensors)
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: key '%s': expected %" PRIu64
+                        " numbers, one for each tensor, found %" PRIu64,
+                        oct_gguf_path(g), OCT_GROK_KEY_TENSOR_PACKING, n_tensors, n);
+    oct_grok_types *types = calloc((size_t)c->n_layers, sizeof *types); /* OCT_WEIGHT_Q8 is 0 */
+    uint32_t *numbers = calloc((size_t)n_tensors + 1, sizeof *numbers);
+    oct_status status =
+        types && numbers ? OCT_OK
+                         : oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory for %" PRId64 " layers",
+                                    oct_gguf_path(g), c->n_layers);
+    if (status == OCT_OK && stored) {
+        memcpy(numbers, stored, (size_t)n * sizeof *numbers);
+        status = types_of(g, c, numbers, types, err);
+    }
+    free(numbers);
+    if (status == OCT_OK)
+        *out = types;
+    else
+        free(types);
+    return status;
 }
 
 uint64_t oct_grok_header_sum(const void *header, size_t n, size_t sum_at)

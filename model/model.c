@@ -1,9 +1,9 @@
 /* model.c: opening a model file: every tensor is found, checked and given its place. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "model_impl.h"
+#include "utf8.h"
 
 #ifndef OCT_VERSION
 #error "the build defines OCT_VERSION"
@@ -26,39 +26,40 @@ static oct_status shape_error(const oct_gguf *g, const oct_grok_tensor *want,
         (unsigned long long)have->ne[2]);
 }
 
-static oct_weight packed(const char *name, const oct_weight_layout *l, oct_shard_kind kind,
-                         const void *data)
+static oct_plain plain(const char *name, int64_t rows, int64_t cols, const void *data)
 {
-    return (oct_weight){.name = name, .layout = *l, .kind = kind, .data = data};
+    return (oct_plain){.name = name, .rows = rows, .cols = cols, .data = data};
 }
 
-static oct_tensor plain(const char *name, int64_t rows, int64_t cols, const void *data)
+static void bind_packed(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *have)
 {
-    return (oct_tensor){.name = name,
-                        .dtype = OCT_F32,
-                        .rows = rows,
-                        .cols = cols,
-                        .row_bytes = (size_t)cols * sizeof(float),
-                        .data = data};
+    const oct_grok_kind kind = oct_grok_weights_of(t->kind);
+    oct_weight *w = oct_grok_weight(&m->layers[t->layer], kind);
+    if (t->kind != kind) {
+        w->scales = have->data;
+        return;
+    }
+    w->name = have->name;
+    w->layout = *oct_grok_layout_of(&m->layouts, kind, t->layer);
+    w->kind = oct_grok_shard_kind(kind);
+    w->data = have->data;
 }
 
-/* Scales come after their weights. */
 static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *have)
 {
-    const oct_grok_layouts *l = &m->layouts;
     oct_grok_layer *w = t->layer >= 0 ? &m->layers[t->layer] : NULL;
+    const oct_grok_embedding *e = &m->layouts.embedding;
     int64_t d = m->config.d_model;
-    const oct_shard_kind attn = OCT_SHARD_OF_ATTENTION, ffn = OCT_SHARD_OF_EXPERTS;
-    oct_tensor norm = plain(have->name, 1, d, have->data);
+    oct_plain norm = plain(have->name, 1, d, have->data);
     switch (t->kind) {
-    case OCT_GROK_GATE_UP: w->gate_up = packed(have->name, &l->gate_up, ffn, have->data); break;
-    case OCT_GROK_DOWN: w->down = packed(have->name, &l->down, ffn, have->data); break;
-    case OCT_GROK_QKV: w->qkv = packed(have->name, &l->qkv, attn, have->data); break;
-    case OCT_GROK_ATTN_OUT: w->attn_out = packed(have->name, &l->attn_out, attn, have->data); break;
-    case OCT_GROK_GATE_UP_SCALES: w->gate_up.scales = have->data; break;
-    case OCT_GROK_DOWN_SCALES: w->down.scales = have->data; break;
-    case OCT_GROK_QKV_SCALES: w->qkv.scales = have->data; break;
-    case OCT_GROK_ATTN_OUT_SCALES: w->attn_out.scales = have->data; break;
+    case OCT_GROK_GATE_UP:
+    case OCT_GROK_DOWN:
+    case OCT_GROK_QKV:
+    case OCT_GROK_ATTN_OUT:
+    case OCT_GROK_GATE_UP_SCALES:
+    case OCT_GROK_DOWN_SCALES:
+    case OCT_GROK_QKV_SCALES:
+    case OCT_GROK_ATTN_OUT_SCALES: bind_packed(m, t, have); break;
     case OCT_GROK_ROUTER: w->router = plain(have->name, m->config.n_experts, d, have->data); break;
     case OCT_GROK_NORM_ATTN_IN: w->norm_attn_in = norm; break;
     case OCT_GROK_NORM_ATTN_OUT: w->norm_attn_out = norm; break;
@@ -66,8 +67,8 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     case OCT_GROK_NORM_FFN_OUT: w->norm_ffn_out = norm; break;
     case OCT_GROK_NORM_FINAL: m->norm_final = norm; break;
     case OCT_GROK_EMBEDDING:
-        m->embedding = (oct_table){have->data, m->config.n_vocab, l->embedding.slice_rows,
-                                   l->embedding.slice_rows_pad, d};
+        m->embedding = (oct_table){have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad,
+                                   d,          m->config.n_slices};
         break;
     case OCT_GROK_KINDS: break;
     }
@@ -95,7 +96,6 @@ static oct_status bind_all(oct_model *m, oct_error *err)
                          list[i].align);
         else
             bind(m, &list[i], have);
-        m->info.weight_bytes += have ? have->bytes : 0;
     }
     free(list);
     OCT_TRY(status);
@@ -150,23 +150,6 @@ static oct_status open_tokenizer(oct_model *m, oct_error *err)
     return OCT_OK;
 }
 
-static uint64_t unit_bytes(const oct_weight_layout *l)
-{
-    return l->unit_bytes + l->scale_bytes;
-}
-
-static uint64_t active_bytes(const oct_model *m)
-{
-    const oct_grok_config *c = &m->config;
-    const oct_grok_layouts *l = &m->layouts;
-    uint64_t slices = (uint64_t)c->n_slices, d = (uint64_t)c->d_model;
-    uint64_t layer =
-        slices * (unit_bytes(&l->qkv) + unit_bytes(&l->attn_out)) +
-        slices * (uint64_t)c->n_used * (unit_bytes(&l->gate_up) + unit_bytes(&l->down)) +
-        4 * d * (4 + (c->n_experts > 1 ? (uint64_t)c->n_experts : 0));
-    return (uint64_t)c->n_layers * layer + (uint64_t)c->n_vocab * d * sizeof(uint16_t) + 4 * d;
-}
-
 static oct_status fill_info(oct_model *m, oct_error *err)
 {
     const oct_grok_config *c = &m->config;
@@ -196,7 +179,12 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     i->part_size = part ? part->size : 0;
     i->part_rank = part ? part->rank : 0;
     i->part_by = part ? part->layout : OCT_SHARD_SLICE;
-    i->active_bytes = active_bytes(m);
+    const oct_grok_bytes bytes = oct_grok_weight_bytes(c, &m->layouts, NULL);
+    i->weight_bytes = bytes.held;
+    i->active_bytes = bytes.common + (uint64_t)c->n_used * bytes.expert;
+    uint64_t format;
+    OCT_TRY(oct_gguf_get_u64(m->file, "octet.format", &format, err));
+    i->format = (int)format;
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }
 
@@ -204,7 +192,11 @@ static oct_status open_all(oct_model *m, const char *path, oct_error *err)
 {
     OCT_TRY(oct_gguf_open(path, &m->file, err));
     OCT_TRY(oct_grok_config_get(m->file, &m->config, err));
-    OCT_TRY(oct_grok_layouts_init(&m->config, &m->layouts, err));
+    OCT_TRY(oct_grok_types_get(m->file, &m->config, &m->types, err));
+    oct_error why = {0};
+    oct_status status = oct_grok_layouts_init(&m->config, m->types, &m->layouts, &why);
+    if (status != OCT_OK)
+        return oct_fail(err, status, "%s: %s", path, why.text);
     m->layers = calloc((size_t)m->config.n_layers, sizeof *m->layers);
     if (!m->layers)
         return oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory for %lld layers", path,
@@ -236,8 +228,7 @@ void oct_model_close(oct_model *m)
         return;
     oct_spm_free(m->tokenizer);
     free(m->layers);
-    if (m->owned)
-        munmap(m->owned, m->owned_bytes);
+    free(m->types);
     oct_gguf_close(m->file);
     free(m);
 }

@@ -7,26 +7,35 @@
 #include "grok.h"
 #include "octet.h"
 #include "shard.h"
-#include "plan.h"
+#include "runner.h"
 #include "tokenizer.h"
 
 typedef struct oct_grok_layer {
     oct_weight qkv, attn_out, gate_up, down;
-    oct_tensor router; /* [E, D] f32; data NULL: dense */
-    oct_tensor norm_attn_in, norm_attn_out, norm_ffn_in, norm_ffn_out; /* [1, D] f32 */
+    oct_plain router;                                                 /* [E, D]; data NULL: dense */
+    oct_plain norm_attn_in, norm_attn_out, norm_ffn_in, norm_ffn_out; /* [1, D] */
 } oct_grok_layer;
+
+/* A layer's packed weights of a kind. */
+static inline oct_weight *oct_grok_weight(oct_grok_layer *w, oct_grok_kind kind)
+{
+    return kind == OCT_GROK_QKV        ? &w->qkv
+           : kind == OCT_GROK_ATTN_OUT ? &w->attn_out
+           : kind == OCT_GROK_GATE_UP  ? &w->gate_up
+                                       : &w->down;
+}
 
 struct oct_model {
     oct_gguf *file;
     oct_grok_config config;
+    oct_grok_types *types; /* [n_layers], that layouts point to */
     oct_grok_layouts layouts;
     oct_model_info info;
     oct_spm *tokenizer; /* NULL: none in the file */
     oct_grok_layer *layers;
-    oct_tensor norm_final;
+    oct_plain norm_final;
     oct_table embedding;
-    void *owned; /* a copy of the file's weights that the tensors point into; NULL: the mapping */
-    size_t owned_bytes;
+    oct_shard kept; /* by oct_model_keep_part; size 0: all is there */
 };
 
 /* What a rank's file holds: everything that is not a unit, or a slice of the embedding, of another
@@ -34,27 +43,13 @@ struct oct_model {
 OCT_MUST_CHECK oct_status oct_model_part(const oct_model *m, const oct_shard *shard, oct_part *part,
                                          oct_error *err);
 
+/* Where an array of the model lies for sessions of a placement; NULL: in the mapping. For
+ * oct_runner_open. */
+const void *oct_placement_at(const void *placement, const void *p);
+
 /* An error unless the model's file holds what a rank needs. */
 OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard,
                                           oct_error *err);
-
-/* Where the time of one rank of several went: of text, which was drawn from logits, and of all
- * else. Only who draws can tell them apart. */
-typedef enum oct_phase { OCT_PHASE_PROMPT, OCT_PHASE_TEXT, OCT_PHASES } oct_phase;
-typedef struct oct_phase_time {
-    int64_t tokens;
-    oct_node_time all;    /* what is outside layers too */
-    oct_node_time *layer; /* [n_layers] */
-} oct_phase_time;
-
-/* What a session is made of, for measuring: threads placed as its own, single nodes of its plan. */
-typedef struct oct_session_parts {
-    oct_backend *backend;
-    oct_plan *plan;
-    oct_kv_cache *kv;
-    const oct_phase_time *phase; /* [OCT_PHASES] */
-} oct_session_parts;
-void oct_session_get_parts(oct_session *s, oct_session_parts *p);
 
 /* Bytes of an element of the KV cache. */
 static inline int64_t oct_kv_elem_bytes(oct_kv_type kv)
@@ -62,20 +57,15 @@ static inline int64_t oct_kv_elem_bytes(oct_kv_type kv)
     return kv == OCT_KV_F32 ? 4 : 2;
 }
 
-/* What the next evals count as, on all ranks; of a new session a prompt. */
-void oct_session_count_as(oct_session *s, oct_phase phase);
-
-/* Rank 0 of several: all[ranks][OCT_PHASES], seconds that each rank has computed. */
-OCT_MUST_CHECK oct_status oct_session_gather_compute(oct_session *s, double *all, oct_error *err);
-
 /* Grok-1's forward pass for a capacity of rows, as reference equations give it:
  *   h = E[token] * embedding_scale
  *   per layer: h += norm_attn_out(attention(norm_attn_in(h)) Wo)
  *              h += norm_ffn_out(moe(norm_ffn_in(h)))
  *   logits = norm_final(h) E^T * output_scale
- * attn must outlive the graph. act_digits: see oct_graph. */
+ * attn must outlive the graph. digits, room: see oct_graph_init. */
 OCT_MUST_CHECK oct_status oct_grok_graph(const oct_model *m, const oct_attn_shape *attn,
-                                         const oct_shard *shard, int64_t rows, int act_digits,
-                                         oct_graph *g, oct_error *err);
+                                         const oct_shard *shard, int64_t rows, int digits,
+                                         void *room, size_t room_bytes, oct_graph *g,
+                                         oct_error *err);
 
 #endif

@@ -1,4 +1,6 @@
 /* octet.h: the public interface of liboctet, a runtime for Grok-1-class mixture-of-experts models.
+ * Beside it: scheduler.h, many requests; machine.h, what there is to run on; job.h, ranks;
+ * measure.h, speed; inspect.h, what a file holds; convert.h, where files come from; utf8.h, text.
  *
  *     oct_model    an open model file: immutable, mapped, shared by any number of sessions
  *     oct_session  KV caches, threads and buffers: one thread of the caller at a time
@@ -37,6 +39,7 @@ typedef struct oct_model_info {
     uint64_t file_bytes, weight_bytes; /* of the file opened; of the whole model */
     uint64_t active_bytes;             /* weight bytes read for one decoded token */
     uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
+    int format;               /* of the file, see convert/FORMAT.md */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
     oct_shard_layout part_by;
@@ -48,16 +51,19 @@ OCT_API OCT_MUST_CHECK oct_status oct_model_open(const char *path, oct_model **o
 OCT_API void oct_model_close(oct_model *m); /* no session may be left; NULL is fine */
 OCT_API const oct_model_info *oct_model_get_info(const oct_model *m);
 
-/* Copies the weights into memory of the process, before any session is made: huge pages, every
- * slice on the NUMA node whose threads read it (bound before it is first touched). One pass over
- * the file. */
+/* Where the weights lie for sessions: in the mapped file, unless there is one of these. Made of a
+ * model, which stays as it is, for any number of sessions; freed after them and before it. */
+typedef struct oct_placement oct_placement;
+
+/* Copies the weights into memory of the process: huge pages, every slice on the NUMA node whose
+ * threads read it (bound before it is first touched). One pass over the file. */
 typedef struct oct_own_params {
-    int n_threads;        /* as in oct_session_params; sessions should use the same */
-    const char *topology; /* as there */
+    int n_threads;                     /* as in oct_session_params; sessions should use the same */
+    const struct oct_machine *machine; /* as there */
     /* on the calling thread; may be NULL */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *progress_ctx;
-    const volatile int *cancel; /* may be NULL */
+    const volatile int *cancel; /* as there */
 } oct_own_params;
 typedef struct oct_own_report {
     uint64_t bytes;
@@ -65,10 +71,13 @@ typedef struct oct_own_report {
     int64_t pages_sampled, pages_local; /* of a sample: where they should be; 0 on one node */
     int bind_errno;                     /* 0, or why the system refused to bind memory: a warning */
 } oct_own_report;
-OCT_API OCT_MUST_CHECK oct_status oct_model_own(oct_model *m, const oct_own_params *p,
-                                                oct_own_report *report, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_placement_own(const oct_model *m, const oct_own_params *p,
+                                                    oct_placement **out, oct_own_report *report,
+                                                    oct_error *err);
+OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NULL is fine */
 
-/* Unmaps what other ranks of size compute: this process maps and can touch its own part only. */
+/* Before any session or placement is made: unmaps what other ranks of size compute. This process
+ * maps and can touch its own part only; what needs more is refused from now on. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);
 
@@ -112,19 +121,23 @@ typedef struct oct_session_params {
     oct_shard_layout shard; /* how ranks divide the model */
     bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
-    const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
-                             another one, for planning: work is divided as there, none bound */
-    const char *isa;      /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
-    bool blas;            /* f32 products of many rows through OpenBLAS: faster, other bits */
-    const volatile int *cancel; /* when it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon;
-                                   NULL: never */
+    /* Of machine.h, read while a session is made or estimated: work is divided as there. NULL: this
+     * machine, looked at then. */
+    const struct oct_machine *machine;
+    const char *isa; /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
+    const oct_placement *placement; /* borrowed; NULL: the mapped file */
+    bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
+    /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
+     * a signal handler, or by another thread with an atomic store. NULL: never. */
+    const volatile int *cancel;
 } oct_session_params;
 
 /* params.chunk where it is 0 and the machine decides, $OCTET_ISA included: 512, or 2048 with
  * AMX, which is so fast that with fewer tokens it waits for the weights. Thread-safe. */
 OCT_API int64_t oct_session_default_chunk(void);
 
-/* What a session takes, computed by the code that allocates it. Bytes. */
+/* What a session takes, computed by the code that allocates it. Bytes. With a machine given, no
+ * system call is made and no memory but the stack is used. */
 typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
     uint64_t kv;      /* the pool; touched as its pages are first used */
@@ -203,23 +216,74 @@ typedef struct oct_session_stats {
                                     session's */
 } oct_session_stats;
 OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
+OCT_API const char *oct_session_isa(const oct_session *s); /* the kernel row that it uses */
 
 /* ---- sampling ------------------------------------------------------------------------------- */
 
+typedef struct oct_logit_bias {
+    int32_t id;
+    float value;
+} oct_logit_bias;
+
+/* How to draw. A field that is 0 is off, but for temperature and top_p. Arrays are the caller's and
+ * only read; ids in them that are not of the vocabulary are ignored. */
 typedef struct oct_sampler {
-    float temperature; /* <= 0: greedy, the lowest id on ties; the rest does not matter then */
-    int32_t top_k;     /* 0: off */
-    float top_p;       /* >= 1: off; <= 0: one token is kept */
-    uint64_t rng;      /* state; start with any seed */
+    float temperature; /* <= 0: greedy, the lowest id on ties, after bias and penalties */
+    int32_t top_k;
+    float top_p;              /* >= 1: off; <= 0: one token is kept */
+    uint64_t rng;             /* state; start with any seed */
+    float min_p;              /* >= 1: only what is as likely as the likeliest is kept */
+    float repetition_penalty; /* 1 is off too */
+    float frequency_penalty;  /* negative: repetition is invited */
+    float presence_penalty;   /* the same */
+    const int32_t *history; /* [n_history] tokens that the penalties look back on: the text so far,
+                               or the end of it; to be set before every draw */
+    int64_t n_history;
+    const oct_logit_bias *bias; /* [n_bias] values finite, or -Inf to forbid a token; several for
+                                   one id add up */
+    int64_t n_bias;
 } oct_sampler;
 
-/* Draws from logits f32[n]: temperature, then top-k, then top-p (sort ascending, softmax, keep
- * every logit >= the first whose cumulative probability reaches 1 - top_p), then the softmax of
- * what is left. scratch: f32[2 n] of the caller. Returns -1 if a logit is NaN or all are -Inf. */
+/* Draws an id from logits f32[n]. In this order, each step on what the one before has left:
+ *
+ *   bias          logit += value, for each of bias (OpenAI's logit_bias)
+ *   penalties     for each id that is in history, count times:
+ *                     logit = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty
+ *                     logit -= frequency_penalty * count + presence_penalty
+ *                 the first is of Keskar et al. 2019 (CTRL), as in Transformers and llama.cpp; the
+ *                 second of the OpenAI API
+ *   temperature   logit / temperature
+ *   top-k         keeps the k largest logits, and all that equal the k-th
+ *   top-p         with those sorted ascending: keeps every logit >= the first whose cumulative
+ *                 probability, the softmax over them, reaches 1 - top_p
+ *   min-p         keeps what is at least min_p times as likely as the likeliest
+ *   the draw      from the softmax of what is left
+ *
+ * Transformers has the same order of the last four; llama.cpp divides by the temperature after the
+ * three cuts, unless told otherwise. The same logits, fields and rng give the same id on every
+ * machine; rng moves on by one step, and stays when the draw is greedy or fails. scratch: f32[2 n]
+ * of the caller. Returns -1 if a logit is NaN (also by adding Inf to -Inf) or all are -Inf, or, not
+ * greedy, one is +Inf. Thread-safe for different samplers and scratches. */
 OCT_API int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float *scratch);
 
-/* ln softmax(logits)[id], in double. */
+/* Log-probabilities are of the logits given: pass a model's own ones for what the OpenAI API calls
+ * logprobs, whatever bias, temperature or cuts the token was drawn with. Sums are in double. */
+
+/* ln sum exp(logits[i]), i < n, so that logits[id] - it is the log-probability of any id; NaN if a
+ * logit is NaN or +Inf or all are -Inf. */
+OCT_API double oct_log_sum_exp(const float *logits, int64_t n);
+/* ln softmax(logits)[id], NaN where oct_log_sum_exp is. */
 OCT_API double oct_logprob(const float *logits, int64_t n, int32_t id);
+
+typedef struct oct_token_logprob {
+    int32_t id;
+    double logprob;
+} oct_token_logprob;
+/* Writes the n_top likeliest tokens, the likeliest first and the lower id first on ties, to
+ * top[n_top] of the caller. Returns how many there are: those with logit -Inf are left out, and it
+ * is 0 if a logit is NaN. Meant for tens of tokens: the time grows with n_top squared. */
+OCT_API int64_t oct_top_logprobs(const float *logits, int64_t n, int64_t n_top,
+                                 oct_token_logprob *top);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,11 @@
+#include "sampler.h"
+
 #include <math.h>
 #include <string.h>
 
+#include "f16.h"
 #include "kernels.h"
-#include "octet.h"
+#include "select.h"
 
 /* splitmix64: any seed is a good one. Result in [0, 1). */
 static double next_uniform(uint64_t *state)
@@ -14,130 +17,245 @@ static double next_uniform(uint64_t *state)
     return (double)(z >> 11) * 0x1p-53;
 }
 
-/* The index of the largest logit, the lowest on ties; -1 if one is NaN or none is above -Inf. */
-static int32_t argmax(const float *logits, int64_t n)
+/* ---- bias and penalties --------------------------------------------------------------------- */
+
+static bool repeats(const oct_sampler *s)
 {
-    int64_t best = -1;
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(logits[i]))
-            return -1;
-        if (logits[i] > -INFINITY && (best < 0 || logits[i] > logits[best]))
-            best = i;
-    }
-    return (int32_t)best;
+    return s->repetition_penalty > 0 && s->repetition_penalty != 1;
 }
 
-static void swap(float *x, int64_t i, int64_t j)
+static float penalised(const oct_sampler *s, float logit, float count)
 {
-    float t = x[i];
-    x[i] = x[j];
-    x[j] = t;
+    if (repeats(s))
+        logit = logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty;
+    return logit - s->frequency_penalty * count - s->presence_penalty;
 }
 
-/* With the values sorted ascending: the first one at which the cumulative weight reaches target,
- * the largest if none does. Quickselect in linear time; reorders v and w. */
-static float weighted_quantile(float *v, float *w, int64_t n, double target)
+/* The logits with bias and penalties: logits itself if there are none, else a copy in scratch. Only
+ * the counts of ids in the history are ever looked at, so no others are set. */
+static const float *adjust(const oct_sampler *s, const float *logits, int64_t n, float *scratch)
 {
-    int64_t lo = 0, hi = n; /* the answer is in [lo, hi) or above all of it */
-    double below = 0;       /* weight of what has been cut off underneath */
-    float answer = v[0];
-    while (lo < hi) {
-        float pivot = v[lo + (hi - lo) / 2];
-        /* [lo, less) < pivot, [less, i) == pivot, [more, hi) > */
-        int64_t less = lo, i = lo, more = hi;
-        double sum_less = 0, sum_equal = 0;
-        while (i < more) {
-            if (v[i] < pivot) {
-                sum_less += w[i];
-                swap(v, i, less);
-                swap(w, i++, less++);
-            } else if (v[i] > pivot) {
-                swap(v, i, --more);
-                swap(w, i, more);
-            } else {
-                sum_equal += w[i++];
+    bool penalise =
+        s->n_history > 0 && (repeats(s) || s->frequency_penalty != 0 || s->presence_penalty != 0);
+    if (s->n_bias <= 0 && !penalise)
+        return logits;
+    float *x = scratch, *count = scratch + n;
+    memcpy(x, logits, (size_t)n * sizeof *x);
+    for (int64_t i = 0; i < s->n_bias; i++)
+        if (s->bias[i].id >= 0 && s->bias[i].id < n)
+            x[s->bias[i].id] += s->bias[i].value;
+    if (!penalise)
+        return x;
+    for (int pass = 0; pass < 3; pass++)
+        for (int64_t i = 0; i < s->n_history; i++) {
+            int32_t id = s->history[i];
+            if (id < 0 || id >= n)
+                continue;
+            if (pass < 2) {
+                count[id] = pass == 0 ? 0 : count[id] + 1;
+            } else if (count[id] > 0) {
+                x[id] = penalised(s, x[id], count[id]);
+                count[id] = 0;
             }
         }
-        answer = pivot;
-        if (below + sum_less >= target && less > lo) {
-            hi = less;
-        } else if (below + sum_less + sum_equal >= target) {
-            return pivot;
-        } else {
-            below += sum_less + sum_equal;
-            lo = more;
-        }
+    return x;
+}
+
+/* ---- candidates ----------------------------------------------------------------------------- */
+
+/* What a draw chooses from: in ascending order of ids, so that sums have one order. All arrays are
+ * the caller's scratch, except that v may be the logits. */
+typedef struct candidates {
+    const float *v; /* [n] logits */
+    float *w;       /* [n] weights: exp((v - max) / temperature); 0: not kept */
+    float *id;      /* [n] bits of an int32; NULL: 0..n-1 */
+    int64_t n;
+    double total; /* of w, added in order */
+} candidates;
+
+/* How many reach least. */
+static int64_t count_reaching(const oct_blocks *b, float least)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < b->n_blocks; k++) {
+        if (b->max[k] < least)
+            continue;
+        int64_t i = k * b->size, end = i + b->size < b->n ? i + b->size : b->n;
+        for (; i < end; i++)
+            n += b->x[i] >= least;
     }
-    return answer;
+    return n;
 }
 
-/* Smallest logit that top-k keeps (its equals stay too). */
-static float top_k_threshold(const float *logits, int64_t n, int32_t k, float *scratch)
-{
-    memcpy(scratch, logits, (size_t)n * sizeof *scratch);
-    for (int64_t i = 0; i < n; i++)
-        scratch[n + i] = 1.0f;
-    return weighted_quantile(scratch, scratch + n, n, (double)(n - k + 1));
-}
-
-static float weight_of(float logit, float max, float temperature)
-{
-    return oct_expf((logit - max) / temperature);
-}
-
-/* Smallest logit that top-p keeps among those at or above least. */
-static float top_p_threshold(const oct_sampler *s, const float *logits, int64_t n, float max,
-                             float least, float *scratch)
+/* Those that reach least, with logits to v, which may be b->x itself, and ids to id. */
+static int64_t collect(const oct_blocks *b, float least, float *v, float *id)
 {
     int64_t kept = 0;
-    double total = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (logits[i] >= least)
-            scratch[kept++] = logits[i];
-    float *w = scratch + n;
-    for (int64_t i = 0; i < kept; i++)
-        total += w[i] = weight_of(scratch[i], max, s->temperature);
+    for (int64_t k = 0; k < b->n_blocks; k++) {
+        if (b->max[k] < least)
+            continue;
+        int64_t i = k * b->size, end = i + b->size < b->n ? i + b->size : b->n;
+        for (; i < end; i++) {
+            float x = b->x[i];
+            v[kept] = x;
+            id[kept] = oct_f32_of_bits((uint32_t)i);
+            kept += x >= least;
+        }
+    }
+    return kept;
+}
+
+/* Removes from v and id those below least. */
+static int64_t drop_below(float least, float *v, float *id, int64_t n)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float x = v[i];
+        v[kept] = x;
+        id[kept] = id[i];
+        kept += x >= least;
+    }
+    return kept;
+}
+
+/* Weights of c->v from least on, and their total. */
+static void weigh(candidates *c, const oct_sampler *s, float max, float least)
+{
+    c->total = 0;
+    for (int64_t i = 0; i < c->n; i += OCT_BLOCK) {
+        int64_t end = i + OCT_BLOCK < c->n ? i + OCT_BLOCK : c->n;
+        oct_softmax_weights(c->v + i, end - i, max, s->temperature, c->w + i);
+        if (least > -INFINITY)
+            for (int64_t j = i; j < end; j++)
+                c->w[j] = c->v[j] >= least ? c->w[j] : 0.0f;
+        for (int64_t j = i; j < end; j++)
+            c->total += c->w[j];
+    }
+}
+
+/* Everything, or the top k and their equals, weighed. Those are put together if they are fewer than
+ * half, so that the scratch has room for their logits, ids and weights; else the others weigh 0. */
+static void choose(const oct_sampler *s, const oct_blocks *b, float *scratch, candidates *c)
+{
+    int64_t n = b->n, k = s->top_k;
+    float least = -INFINITY;
+    *c = (candidates){b->x, scratch + n, NULL, n, 0};
+    if (k > 0 && k < n) {
+        float *v = scratch, *id = scratch + n;
+        least = oct_blocks_bound(b, k);
+        int64_t kept = count_reaching(b, least);
+        if (kept >= n / 2) {
+            least = oct_weighted_quantile(b->x, NULL, n, b->least, b->most, (double)(n - k + 1));
+            kept = count_reaching(b, least);
+        }
+        if (kept < n / 2) {
+            kept = collect(b, least, v, id);
+            least = oct_weighted_quantile(v, NULL, kept, least, b->most, (double)(kept - k + 1));
+            kept = drop_below(least, v, id, kept);
+            *c = (candidates){v, id + kept, id, kept, 0};
+        }
+    }
+    weigh(c, s, b->most, least);
+}
+
+/* Smallest logit that top-p keeps. */
+static float top_p_bound(const oct_sampler *s, const oct_blocks *b, const candidates *c)
+{
     double p = s->top_p > 0 ? s->top_p : 0;
-    return weighted_quantile(scratch, w, kept, (1 - p) * total);
+    double target = (1 - p) * c->total;
+    /* All that weigh less than target / n make less than target; half of it for roundings. */
+    float bound = b->most + s->temperature * (float)log(target / (2 * (double)c->n));
+    return oct_weighted_quantile(c->v, c->w, c->n, bound > b->least ? bound : b->least, b->most,
+                                 target);
+}
+
+/* Cuts by top-p and min-p, and puts together what is left. */
+static void cut(const oct_sampler *s, const oct_blocks *b, float *scratch, candidates *c)
+{
+    float least = s->top_p < 1 ? top_p_bound(s, b, c) : -INFINITY;
+    float *id = c->id ? c->id : scratch, *w = c->w, min_p = s->min_p < 1 ? s->min_p : 1;
+    int64_t kept = 0;
+    for (int64_t start = 0, end; start < c->n; start = end) {
+        end = start + b->size < c->n ? start + b->size : c->n;
+        if (!c->id && b->max[start / b->size] < least)
+            continue; /* v is what the blocks are of */
+        for (int64_t i = start; i < end; i++) {
+            float x = c->v[i], weight = w[i];
+            id[kept] = c->id ? id[i] : oct_f32_of_bits((uint32_t)i);
+            w[kept] = weight;
+            kept += (x >= least) & (weight >= min_p);
+        }
+    }
+    c->id = id;
+    c->n = kept;
+    c->total = 0;
+    for (int64_t i = 0; i < kept; i++)
+        c->total += w[i];
+}
+
+/* ---- draw ----------------------------------------------------------------------------------- */
+
+static int32_t draw(const candidates *c, double uniform)
+{
+    double left = uniform * c->total;
+    int64_t i = 0;
+    while (i < c->n && !((left -= c->w[i]) < 0))
+        i++;
+    if (i == c->n) /* roundings: the last that can be drawn */
+        do
+            i--;
+        while (i > 0 && c->w[i] == 0);
+    return c->id ? (int32_t)oct_f32_bits(c->id[i]) : (int32_t)i;
+}
+
+/* The lowest id with the largest logit. */
+static int32_t argmax(const oct_blocks *b)
+{
+    int64_t k = 0;
+    while (b->max[k] < b->most)
+        k++;
+    int64_t i = k * b->size;
+    while (b->x[i] < b->most)
+        i++;
+    return (int32_t)i;
 }
 
 int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float *scratch)
 {
-    int32_t best = argmax(logits, n);
-    if (best < 0 || !(s->temperature > 0))
-        return best;
-    float max = logits[best], least = -INFINITY;
-    if (!isfinite(max))
+    oct_blocks b;
+    candidates c;
+    oct_blocks_init(&b, adjust(s, logits, n, scratch), n);
+    if (b.has_nan || !(b.most > -INFINITY))
         return -1;
-    if (s->top_k > 0 && s->top_k < n)
-        least = top_k_threshold(logits, n, s->top_k, scratch);
-    if (s->top_p < 1)
-        least = top_p_threshold(s, logits, n, max, least, scratch);
-
-    double total = 0;
-    for (int64_t i = 0; i < n; i++) {
-        scratch[i] = logits[i] >= least ? weight_of(logits[i], max, s->temperature) : 0.0f;
-        total += scratch[i];
-    }
-    double left = next_uniform(&s->rng) * total;
-    int32_t drawn = best;
-    for (int64_t i = 0; i < n; i++) {
-        if (scratch[i] == 0)
-            continue;
-        drawn = (int32_t)i;
-        left -= scratch[i];
-        if (left < 0)
-            break;
-    }
-    return drawn;
+    if (!(s->temperature > 0))
+        return argmax(&b);
+    if (b.most == INFINITY)
+        return -1;
+    choose(s, &b, scratch, &c);
+    if (s->top_p < 1 || s->min_p > 0)
+        cut(s, &b, scratch, &c);
+    return draw(&c, next_uniform(&s->rng));
 }
 
-double oct_logprob(const float *logits, int64_t n, int32_t id)
+/* ---- several sequences ---------------------------------------------------------------------- */
+
+typedef struct many {
+    oct_draw *draws;
+    int64_t n_draws, n_vocab;
+    float *scratch;
+} many;
+
+static void sample_some(void *ctx, int thread, int n_threads)
 {
-    double max = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        max = logits[i] > max ? logits[i] : max;
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(logits[i] - max);
-    return logits[id] - max - log(sum);
+    const many *m = ctx;
+    int64_t i, end;
+    for (oct_team_range(m->n_draws, thread, n_threads, &i, &end); i < end; i++)
+        m->draws[i].id = oct_sample(m->draws[i].sampler, m->draws[i].logits, m->n_vocab,
+                                    m->scratch + 2 * m->n_vocab * thread);
+}
+
+void oct_sample_many(oct_team *t, oct_draw *draws, int64_t n_draws, int64_t n_vocab, float *scratch)
+{
+    many m = {draws, n_draws, n_vocab, scratch};
+    oct_team_run(t, sample_some, &m);
 }

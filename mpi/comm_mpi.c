@@ -13,10 +13,11 @@
 #include <unistd.h>
 
 #include "shared.h"
-#include "threads.h"
+#include "machine.h"
 #include "watch.h"
 
-enum { TAG_HELLO = 1, TAG_PARTIAL, TAG_SUM, TAG_GATHER, TAG_BROADCAST };
+enum { TAG_HELLO = 1, TAG_PARTIAL, TAG_SUM, TAG_GATHER, TAG_COLLECT, TAG_BROADCAST };
+enum { PIECE_BYTES = 1 << 30 /* of one message */ };
 /* Seconds. A dead rank is found by the watch, long before; these are for ranks that live but do not
  * answer: no way between them, or a disk that is gone. */
 static const double HELLO_DEADLINE = 30, EXCHANGE_DEADLINE = 600, NO_DEADLINE = 1e30;
@@ -33,9 +34,10 @@ typedef struct mpi_comm {
     MPI_Comm comm;
     bool finalise;
     oct_watch *watch;
-    oct_comm_mpi_say *say;
+    oct_comm_say_fn *say;
     void *ctx;
     MPI_Request *requests; /* [2 * size] */
+    MPI_Status *statuses;  /* [2 * size] of them, when they were last done */
     int *peer;             /* [2 * size] of each request */
     message *messages;     /* [size] */
     float *parts;          /* [size][room] */
@@ -99,7 +101,7 @@ static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline
     double start = 0;
     for (int looks = 1;; looks++) {
         int done = 0;
-        int code = MPI_Testall(n, m->requests, &done, MPI_STATUSES_IGNORE);
+        int code = MPI_Testall(n, m->requests, &done, m->statuses);
         if (code != MPI_SUCCESS)
             return failed(m, err, what, code);
         if (done)
@@ -134,12 +136,16 @@ static oct_status exchange(mpi_comm *m, MPI_Comm comm, int tag, const char *what
     for (int i = 1; i < size && code == MPI_SUCCESS; i++) {
         int r = (m->base.rank + size - i) % size;
         const message *g = &m->messages[r];
+        if (g->n_in == 0)
+            continue;
         m->peer[n] = r;
         code = MPI_Irecv(g->in, (int)g->n_in, MPI_BYTE, r, tag, comm, &m->requests[n++]);
     }
     for (int i = 1; i < size && code == MPI_SUCCESS; i++) {
         int r = (m->base.rank + i) % size; /* not everybody to rank 0 first */
         const message *g = &m->messages[r];
+        if (g->n_out == 0)
+            continue;
         m->peer[n] = r;
         m->base.stats.bytes_sent += g->n_out;
         code = MPI_Isend(g->out, (int)g->n_out, MPI_BYTE, r, tag, comm, &m->requests[n++]);
@@ -206,11 +212,17 @@ static oct_status fold_by_memory(mpi_comm *m, float *x, int64_t n, oct_error *er
     return too_late(m, missing, "fold", EXCHANGE_DEADLINE, err);
 }
 
+/* Long vectors in pieces that MPI can count: sums do not depend on how they are cut. */
 static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 {
+    const int64_t most = PIECE_BYTES / (int64_t)sizeof *x;
     mpi_comm *m = mpi_of(c);
     double start = oct_seconds();
-    OCT_TRY(m->shared ? fold_by_memory(m, x, n, err) : fold_by_messages(m, x, n, err));
+    for (int64_t at = 0; at == 0 || at < n; at += most) {
+        int64_t piece = n - at < most ? n - at : most;
+        OCT_TRY(m->shared ? fold_by_memory(m, x + at, piece, err)
+                          : fold_by_messages(m, x + at, piece, err));
+    }
     c->stats.seconds += oct_seconds() - start;
     return OCT_OK;
 }
@@ -237,25 +249,60 @@ static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *
 }
 
 /* The others wait for rank 0 without end: perhaps somebody types. If it dies, the watch tells. */
-static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+static oct_status mpi_announce(oct_comm *c, void *data, size_t *bytes, oct_error *err)
 {
     mpi_comm *m = mpi_of(c);
-    int n = 0, code = MPI_SUCCESS;
-    if (bytes > INT_MAX)
-        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d", bytes,
-                        INT_MAX);
+    int n = 0, code = MPI_SUCCESS, came = 0;
+    if (*bytes > INT_MAX)
+        return oct_fail(err, OCT_ERR_ARG, "MPI: broadcast of %zu bytes, expected at most %d",
+                        *bytes, INT_MAX);
     if (c->broken)
         return earlier(err, "broadcast");
     if (c->rank != 0)
-        code = MPI_Irecv(data, (int)bytes, MPI_BYTE, 0, TAG_BROADCAST, m->comm, &m->requests[n++]);
+        code = MPI_Irecv(data, (int)*bytes, MPI_BYTE, 0, TAG_BROADCAST, m->comm, &m->requests[n++]);
     for (int r = 1; r < c->size && c->rank == 0 && code == MPI_SUCCESS; r++) {
         m->peer[n] = r;
-        c->stats.bytes_sent += bytes;
-        code = MPI_Isend(data, (int)bytes, MPI_BYTE, r, TAG_BROADCAST, m->comm, &m->requests[n++]);
+        c->stats.bytes_sent += *bytes;
+        code = MPI_Isend(data, (int)*bytes, MPI_BYTE, r, TAG_BROADCAST, m->comm, &m->requests[n++]);
     }
     if (code != MPI_SUCCESS)
         return failed(m, err, "broadcast", code);
-    return wait_all(m, n, "broadcast", c->rank == 0 ? EXCHANGE_DEADLINE : NO_DEADLINE, err);
+    OCT_TRY(wait_all(m, n, "broadcast", c->rank == 0 ? EXCHANGE_DEADLINE : NO_DEADLINE, err));
+    if (c->rank != 0 && MPI_Get_count(&m->statuses[0], MPI_BYTE, &came) == MPI_SUCCESS)
+        *bytes = (size_t)came;
+    return OCT_OK;
+}
+
+static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
+{
+    size_t came = bytes;
+    OCT_TRY(mpi_announce(c, data, &came, err));
+    if (came == bytes)
+        return OCT_OK;
+    c->broken = true;
+    return oct_fail(err, OCT_ERR_COMM, "MPI: broadcast: expected %zu bytes, %zu came", bytes, came);
+}
+
+/* Everybody to rank 0, in pieces that MPI can count. */
+static oct_status mpi_collect(oct_comm *c, const void *mine, size_t bytes, void *all,
+                              oct_error *err)
+{
+    mpi_comm *m = mpi_of(c);
+    double start = oct_seconds();
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        size_t piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        for (int r = 0; r < c->size; r++)
+            m->messages[r] =
+                (message){.in = c->rank == 0 ? (char *)all + (size_t)r * bytes + at : NULL,
+                          .n_in = c->rank == 0 ? piece : 0,
+                          .out = c->rank == 0 ? NULL : (const char *)mine + at,
+                          .n_out = c->rank != 0 && r == 0 ? piece : 0};
+        if (c->rank == 0 && mine)
+            memmove((char *)all + at, (const char *)mine + at, piece);
+        OCT_TRY(exchange(m, m->comm, TAG_COLLECT, "logits", EXCHANGE_DEADLINE, err));
+    }
+    c->stats.seconds += oct_seconds() - start;
+    return OCT_OK;
 }
 
 /* ---- start and end -------------------------------------------------------------------------- */
@@ -288,6 +335,7 @@ static void mpi_free(oct_comm *c)
     oct_shared_free(m->shared);
     free(m->in);
     free(m->requests);
+    free(m->statuses);
     free(m->peer);
     free(m->messages);
     free(m->parts);
@@ -341,11 +389,12 @@ static oct_status meet(mpi_comm *m, oct_error *err)
 {
     size_t size = (size_t)m->base.size;
     m->requests = malloc(size * 2 * sizeof *m->requests);
+    m->statuses = malloc(size * 2 * sizeof *m->statuses);
     m->peer = calloc(size * 2, sizeof *m->peer);
     m->messages = malloc(size * sizeof *m->messages);
     m->in = malloc(size * sizeof *m->in);
     oct_watch_address mine, *all = calloc(size, sizeof *all);
-    oct_status status = m->requests && m->peer && m->messages && m->in && all
+    oct_status status = m->requests && m->statuses && m->peer && m->messages && m->in && all
                             ? oct_watch_new(m->base.rank, m->base.size, &m->watch, &mine, err)
                             : oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory");
     if (status == OCT_OK)
@@ -364,7 +413,7 @@ static oct_status meet(mpi_comm *m, oct_error *err)
     return status;
 }
 
-oct_status oct_comm_mpi_open(oct_comm_mpi_say *say, void *ctx, oct_comm **out, oct_error *err)
+oct_status oct_comm_mpi_open(oct_comm_say_fn *say, void *ctx, oct_comm **out, oct_error *err)
 {
     *out = NULL;
     int ready = 0, provided = 0, code;
@@ -388,7 +437,9 @@ oct_status oct_comm_mpi_open(oct_comm_mpi_say *say, void *ctx, oct_comm **out, o
     MPI_Comm_size(MPI_COMM_WORLD, &m->base.size);
     m->base.fold = mpi_fold;
     m->base.broadcast = mpi_broadcast;
+    m->base.announce = mpi_announce;
     m->base.gather = mpi_gather;
+    m->base.collect = mpi_collect;
     m->base.free = mpi_free;
     m->base.layer = -1;
     m->comm = MPI_COMM_NULL;

@@ -1,8 +1,9 @@
 /* act.c: activations as integers: where a row keeps what, and the plain quantiser. */
+#include "act.h"
+
 #include <math.h>
 
 #include "f16.h"
-#include "q8.h"
 
 static int64_t round_up(int64_t n, int64_t step)
 {
@@ -15,9 +16,9 @@ void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups, int 
     a->n_groups = n_groups;
     a->group_in = n_in / n_groups;
     a->digits = digits;
-    a->most = digits == 1 ? OCT_Q8_ACT_MAX_I8 : OCT_Q8_ACT_MAX;
-    a->block = digits == 1 ? OCT_Q8_BLOCK_I8 : OCT_Q8_BLOCK;
-    a->group_pad = round_up(a->group_in, OCT_Q8_ACT_ALIGN);
+    a->most = digits == 1 ? OCT_ACT_MAX_I8 : OCT_ACT_MAX;
+    a->block = digits == 1 ? OCT_ACT_BLOCK_I8 : OCT_ACT_BLOCK;
+    a->group_pad = round_up(a->group_in, OCT_ACT_ALIGN);
     a->group_blocks = (a->group_in + a->block - 1) / a->block;
     a->n_blocks = n_groups * a->group_blocks;
     int64_t sums_at = round_up(a->n_blocks * 4, 64);

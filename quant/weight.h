@@ -1,15 +1,36 @@
-/* weight.h: a packed matrix of any weight type: how it is cut into units and where everything lies.
- * What a unit's bytes mean is the type's business (q8.h). Pure functions; nothing here can fail at
- * run time, allocates, or keeps state, so everything is thread-safe.
+/* weight.h: a packed matrix of any weight type: what it means, how it is cut into units, where
+ * everything lies, and the table of types. Pure functions; nothing here can fail at run time,
+ * allocates, or keeps state, so everything is thread-safe.
  *
- * A matrix W[n_out][n_in] is stored as units, one for each (expert, slice). Slices cut the outputs
- * (OCT_SPLIT_OUT: query/key/value, gate/up) or the inputs, always at borders of scale groups
- * (OCT_SPLIT_IN: attention output, down). A unit is a run of panels of 64 output channels. Its
- * scales are a block of their own, elsewhere, so that the weights fill whole huge pages.
+ * A matrix W[n_out][n_in] has n_groups equal runs of inputs ("groups"); whatever its type, its
+ * value is
+ *     W[o][i] = q[o][i] * scale[i / group_in][o],   q int8 (all of -128..127), scale bf16.
+ * A type decides how the integers q are stored: see q8.h for the plainest. What is said below of
+ * units, panels, parts and scales holds for all.
+ *
+ * UNITS. A matrix is stored as units, one for each (expert, slice). Slices cut the outputs
+ * (OCT_SPLIT_OUT: query/key/value, gate/up) or the inputs, always at borders of groups
+ * (OCT_SPLIT_IN: attention output, down). A unit is a run of panels of 64 output channels, a panel
+ * a run of the unit's groups, group_bytes each. Its scales are a block of their own, elsewhere, so
+ * that the weights fill whole huge pages:
+ *
+ *     scales[n_panels][unit_groups][64]  bf16
+ *
+ * Channels missing in the last panel have weight and scale zero.
  *
  * PARTS. Matrices read by the same input share a unit: its channels come from up to three source
  * matrices ("parts"), one after the other (query, key, value) or, interleaved, 32 of part 0 beside
- * 32 of part 1 in every panel (gate, up), so that gelu(gate) * up needs one panel only. */
+ * 32 of part 1 in every panel (gate, up), so that gelu(gate) * up needs one panel only.
+ *
+ * ORDER OF SUMS (the contract of every integer kernel, any type, any ISA). Activations are integers
+ * too, a scale s_b for each block b of a group's inputs, see act.h. Per unit, token and channel:
+ *     y = +0
+ *     for each group g of the unit, ascending:
+ *         t = +0
+ *         for each block b of g, ascending:  t = fma((float)isum_b, s_b, t)      isum exact, int32
+ *         y = fma(t, scale[g], y)
+ * Inputs-split matrices then fold the slices' y as a fixed binary tree, see oct_fold in kernels.h.
+ */
 #ifndef OCT_WEIGHT_H
 #define OCT_WEIGHT_H
 
@@ -19,16 +40,25 @@
 
 enum {
     OCT_PANEL = 64, /* output channels of a panel */
-    OCT_QUAD = 4,   /* consecutive inputs stored side by side */
+    OCT_QUAD = 4,   /* consecutive inputs that the products take together */
     OCT_WEIGHT_MAX_PARTS = 3,
-    OCT_WEIGHT_MAX_SLICES = 8
+    OCT_WEIGHT_MAX_SLICES = 8,
+    OCT_WEIGHT_MAX_EXPERTS = 64
 };
+
+/* OCT_WEIGHT_Q8: the integers as they are, see q8.h; the others: weight_types.inc. */
+typedef enum oct_weight_type {
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits) OCT_WEIGHT_##NAME,
+#include "weight_types.inc"
+    OCT_WEIGHT_TYPES
+} oct_weight_type;
 
 enum oct_weight_split { OCT_SPLIT_OUT, OCT_SPLIT_IN };
 
 /* Where everything of a packed matrix lies. The first block is filled by the caller, the second by
  * oct_weight_layout_init. */
 typedef struct oct_weight_layout {
+    oct_weight_type type;
     int64_t n_experts;                      /* 1 for matrices that are not experts */
     int64_t n_slices;                       /* 1..8 */
     int64_t n_in;                           /* inputs, all slices together */
@@ -44,7 +74,8 @@ typedef struct oct_weight_layout {
     int64_t unit_out;    /* logical channels of a unit */
     int64_t unit_groups; /* groups of a unit */
     int64_t n_panels;    /* panels of a unit */
-    size_t panel_bytes;
+    size_t group_bytes;  /* of a panel's group: the type's */
+    size_t panel_bytes;  /* unit_groups * group_bytes */
     size_t unit_bytes;   /* n_panels * panel_bytes, without alignment padding */
     size_t unit_align;   /* 4096, or 2 MiB where a unit is larger than 16 MiB */
     size_t unit_stride;  /* unit_bytes rounded up to unit_align */
@@ -72,6 +103,75 @@ typedef struct oct_weight_source {
     const uint16_t *scales; /* bf16 bits, borrowed, may be unaligned; row stride ld */
     int64_t ld;             /* columns: output channels of the part */
 } oct_weight_source;
+
+/* Packs one unit from its parts (src[n_parts], each the whole matrix of one expert), padding
+ * included: writes exactly unit_stride bytes of weights and scale_stride bytes of scales. Either
+ * place may be NULL: that half is not wanted, and its source is not read. */
+void oct_weight_pack(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
+                     uint8_t *weights, uint16_t *scales);
+
+/* Compares a packed unit with its source, integer by integer and scale by scale, padding too; what
+ * is NULL is left out. Returns true if they are equal. Written apart from packing: it walks the
+ * source. */
+bool oct_weight_verify(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
+                       const uint8_t *weights, const uint16_t *scales);
+
+/* The integers w[n] of a panel's lane (oct_weight_lane names its source) at inputs unit_in ..
+ * unit_in + n - 1, counted from the unit's first; and the scale at one of the unit's groups. */
+void oct_weight_unpack(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
+                       int64_t unit_in, int64_t n, int8_t *w);
+static inline int8_t oct_weight_at(const oct_weight_layout *l, const uint8_t *weights,
+                                   int64_t panel, int lane, int64_t unit_in)
+{
+    int8_t w;
+    oct_weight_unpack(l, weights, panel, lane, unit_in, 1, &w);
+    return w;
+}
+uint16_t oct_weight_scale(const oct_weight_layout *l, const uint16_t *scales, int64_t panel,
+                          int lane, int64_t unit_group);
+
+/* ---- the types ------------------------------------------------------------------------------- */
+
+/* A type of weights: a file of its own in this folder, a row of weight_types.inc, and kernels. Its
+ * functions get initialised layouts; weights is a unit. */
+typedef struct oct_weight_type_info {
+    const char *name;
+    uint32_t number;     /* in files */
+    unsigned act_digits; /* bit d: of d digits are the activations that it is multiplied with */
+    /* Bytes of a panel's group of so many inputs, a multiple of 64; 0: no group can have as many.
+     * group_in is at most 2^53. */
+    size_t (*group_bytes)(int64_t group_in);
+    /* The three above, weights alone: unit_bytes of them. */
+    void (*pack)(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
+                 uint8_t *weights);
+    bool (*verify)(const oct_weight_layout *l, int64_t slice, const oct_weight_source *src,
+                   const uint8_t *weights);
+    void (*unpack)(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
+                   int64_t unit_in, int64_t n, int8_t *w);
+} oct_weight_type_info;
+
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits)                                             \
+    size_t oct_##name##_group_bytes(int64_t group_in);                                          \
+    void oct_##name##_pack(const oct_weight_layout *l, int64_t slice,                           \
+                           const oct_weight_source *src, uint8_t *weights);                     \
+    bool oct_##name##_verify(const oct_weight_layout *l, int64_t slice,                         \
+                             const oct_weight_source *src, const uint8_t *weights);             \
+    void oct_##name##_unpack(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, \
+                             int lane, int64_t unit_in, int64_t n, int8_t *w);
+#include "weight_types.inc"
+
+extern const oct_weight_type_info oct_weight_types[OCT_WEIGHT_TYPES];
+
+/* Whether a type is multiplied with activations of so many digits. */
+static inline bool oct_weight_takes(oct_weight_type type, int digits)
+{
+    return (oct_weight_types[type].act_digits >> digits & 1) != 0;
+}
+
+/* The type with a number of the file; false: there is none. */
+bool oct_weight_type_find(uint32_t number, oct_weight_type *type);
+
+/* ---- a model's matrices ---------------------------------------------------------------------- */
 
 /* What is divided into slices, and among ranks by the same rule (shard.h). */
 typedef enum oct_shard_kind {

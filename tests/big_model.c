@@ -4,15 +4,17 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "synthetic.h"
+#include "convert.h"
+#include "hparams.h"
 
 int main(int argc, char **argv)
 {
     oct_error err = {0};
-    oct_synthetic_params p = {.config = oct_synthetic_grok1(2, 8192), .seed = 1};
-    p.config.d_model = 2048;
-    p.config.d_ff = 8 * 1408;
-    p.config.n_q_heads = 16;
+    oct_grok_config c = oct_grok1_config(2, 8192);
+    oct_synthetic_params p = {.config = &c, .seed = 1};
+    c.d_model = 2048;
+    c.d_ff = 8 * 1408;
+    c.n_q_heads = 16;
     p.fd = argc == 2 ? open(argv[1], O_RDWR | O_CREAT | O_TRUNC, 0600) : -1;
     oct_status s = p.fd >= 0 ? oct_synthetic_write(&p, &err)
                              : oct_fail(&err, OCT_ERR_ARG, "usage: big_model OUT");

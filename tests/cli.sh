@@ -134,6 +134,24 @@ cp out batch
     done
 } >singles
 check "a batch gives what each prompt gives alone" cmp batch singles
+octet_ok run -m "$tiny" --prompts prompts -n 30 --seed 6 --temp 0.9 --batch 1
+check "--batch 1" cmp out singles
+octet_ok run -m "$tiny" --prompts prompts -n 30 --seed 6 --temp 0.9 --batch 2 --unordered
+check "--unordered: every text" equal "$(grep -v '^---' out | sort)" "$(grep -v '^---' singles | sort)"
+check "--unordered: all numbers" equal "$(grep '^---' out | sort)" "$(grep '^---' singles | sort)"
+# The first ends last: in order, the others wait for it; unordered, it is the last.
+{ for i in $(seq 60); do printf 'In the beginning '; done; printf '\nAnd\nhacker:\n'; } >lengths
+octet_ok run -m "$tiny" --prompts lengths -n 2 --temp 0 --chunk 32
+check "in order of the file" equal "$(grep '^---' out | cut -c5 | tr -d '\n')" 123
+octet_ok run -m "$tiny" --prompts lengths -n 2 --temp 0 --chunk 32 --unordered
+check "as they end" equal "$(grep '^---' out | cut -c5 | tr -d '\n')" 231
+# A text is printed when it ends: the reader has the second while the third is generated.
+mkfifo texts
+(OCTET_ISA=ref "$octet" run -m "$tiny" --prompts lengths -n 400 --batch 1 --ignore-eos >texts 2>err
+    echo >over) &
+grep -m 1 -q '^--- 2 of 3' <texts
+check "as soon as it ends" [ ! -e over ]
+wait
 
 # ---- run: conversation -----------------------------------------------------------------------------
 printf 'In the beginning\n' >talk.txt
@@ -207,10 +225,10 @@ check "info of a whole Grok-1: size" grep -qE '^  size +[23][0-9]{2}\.[0-9] GiB$
 "$octet" logits -m grok-1.gguf --ids ids --dry-run >out 2>err
 check "dry run of a whole Grok-1" grep -qE '^  weights .* available memory' out
 octet_ok info
-check "info: machine" grep -qE '^  kernels +(ref|avx2|avx512), of ref' out
+check "info: machine" grep -qE '^  kernels +(ref|avx2|avx512|amx), of ref' out
 check "info without a model: no file" bash -c '! grep -q ^file out'
 octet_ok info "$tiny" --verify --tensors --keys
-for line in '^  format +1$' '^  checksums +all tensors agree$' '^  experts per token +2$' \
+for line in '^  format +2$' '^  checksums +all tensors agree$' '^  experts per token +2$' \
     '^  fingerprint +[0-9a-f]{16}$' '^  tokenizer +inside$' '^  octet.block_count .* "?6"?$' \
     '^  tokenizer.sentencepiece +i8 '; do
     check "info: $line" grep -qE "$line" out

@@ -12,40 +12,20 @@
 
 static oct_status build(int fd, oct_gguf_writer *w, oct_error *err)
 {
-    oct_grok_config c = {
-        .n_layers = 64,
-        .n_vocab = 131072,
-        .n_ctx = 8192,
-        .d_model = 6144,
-        .n_q_heads = 48,
-        .n_kv_heads = 8,
-        .head_dim = 128,
-        .d_ff = 32768,
-        .n_experts = 8,
-        .n_used = 2,
-        .qkv_groups = 1,
-        .attn_out_groups = 8,
-        .gate_up_groups = 1,
-        .down_groups = 8,
-        .pad_id = 0,
-        .eos_id = 2,
-        .embedding_scale = 78.38367176906169f,
-        .output_scale = 0.5773502691896257f,
-        .attn_scale = 0.08838834764831845f,
-        .attn_cap = 30,
-        .rope_base = 10000,
-        .norm_eps = 1e-5f,
-    };
+    const oct_grok_config c = oct_grok1_config(64, 131072);
     oct_grok_layouts l;
     oct_grok_tensor *tensors = NULL;
     int64_t n = 0;
-    c.n_slices = oct_grok_slices(c.n_kv_heads, c.attn_out_groups, c.down_groups);
     OCT_TRY(oct_grok_config_check(&c, err));
-    OCT_TRY(oct_grok_layouts_init(&c, &l, err));
+    OCT_TRY(oct_grok_layouts_init(&c, NULL, &l, err));
     OCT_TRY(oct_grok_manifest(&c, &l, &tensors, &n, err));
     uint64_t *sums = calloc((size_t)n, sizeof *sums), *at = calloc((size_t)n, sizeof *at);
+    uint32_t *packing = calloc((size_t)n, sizeof *packing);
     oct_grok_config_put(&c, w);
     oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, sums, (uint64_t)n);
+    for (int64_t i = 0; i < n; i++)
+        packing[i] = tensors[i].packing;
+    oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_PACKING, OCT_GGUF_U32, packing, (uint64_t)n);
     oct_gguf_put_u64(w, OCT_GROK_KEY_HEADER_SUM, 0);
     for (int64_t i = 0; i < n; i++)
         oct_gguf_put_tensor(w, tensors[i].name, tensors[i].dtype, tensors[i].rank, tensors[i].ne);
@@ -63,6 +43,7 @@ static oct_status build(int fd, oct_gguf_writer *w, oct_error *err)
     }
     free(header);
     free(sums);
+    free(packing);
     free(at);
     free(tensors);
     return s;

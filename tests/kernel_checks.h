@@ -17,7 +17,7 @@ static rig_pool check_pool;
 static char check_text[256];
 static int check_digits = 2; /* of the activations of linear */
 
-static const oct_kernels *const ref_row = &oct_kernel_rows[OCT_ISA_REF];
+static const oct_kernels *const ref_row = &oct_kernel_rows[OCT_KERNELS_REF];
 
 #define CHECK_FAILS(...)                                      \
     do {                                                      \
@@ -171,7 +171,7 @@ static void linear_case_make(const linear_shape *s, int64_t n_panels, int patter
     uint8_t *unit = scratch(c->w.unit_stride);
     uint16_t *unit_scales = scratch(c->w.scale_stride);
     oct_weight_source src = {.w = c->q, .scales = c->scales, .ld = c->ld};
-    oct_q8_pack(&c->w, 0, &src, unit, unit_scales);
+    oct_weight_pack(&c->w, 0, &src, unit, unit_scales);
     c->panel = rig_input(&check_pool, unit, c->w.unit_bytes, 64);
     c->panel_scales = rig_input(&check_pool, unit_scales, c->w.scale_bytes, 64);
     size_t n_rows = (size_t)s->n_rows;
@@ -251,10 +251,10 @@ static const char *linear_case_run(const oct_kernels *k, const linear_shape *s, 
                             .n_rows = s->n_rows,
                             .first_group = s->first_group,
                             .y = c.y};
-    CHECK_RUNS(k->linear(&args), "group of %d, pattern %d", (int)s->group_in, pattern);
+    CHECK_RUNS(k->linear_q8(&args), "group of %d, pattern %d", (int)s->group_in, pattern);
     args.rows = c.ref_rows;
     args.y = c.near;
-    ref_row->linear(&args);
+    ref_row->linear_q8(&args);
     for (int64_t r = 0; r < s->n_rows; r++) {
         oct_act_quantise_ref(&c.act, c.x[r], c.a, c.s);
         for (int64_t p = 0; p < n_panels; p++) {
@@ -315,7 +315,7 @@ static const char *act_sizes_run(const oct_kernels *k)
             c.q[(i0 + j) * 64 + j] = 1;
         uint8_t *unit = scratch(c.w.unit_stride);
         oct_weight_source src = {.w = c.q, .scales = c.scales, .ld = 64};
-        oct_q8_pack(&c.w, 0, &src, unit, NULL);
+        oct_weight_pack(&c.w, 0, &src, unit, NULL);
         void *row = scratch(c.act.bytes);
         CHECK_RUNS(k->act_quantise(&c.act, c.x[0], row), "603 inputs");
         const void *rows[] = {row};
@@ -327,7 +327,7 @@ static const char *act_sizes_run(const oct_kernels *k)
                                 .rows = rows,
                                 .n_rows = 1,
                                 .y = c.y};
-        CHECK_RUNS(k->linear(&args), "603 inputs");
+        CHECK_RUNS(k->linear_q8(&args), "603 inputs");
         oct_act_quantise_ref(&c.act, c.x[0], c.a, c.s);
         oracle_linear_row(&c.w, &c.act, c.q, c.scales, c.ld, c.a, c.s, 0, c.want);
         if (rig_differs(c.y, c.want, 64) >= 0)
@@ -352,7 +352,7 @@ static const char *both_digits(const oct_kernels *k, const char *(*run)(const oc
     return wrong ? text : NULL;
 }
 
-static const char *check_linear(const oct_kernels *k)
+static const char *check_linear_q8(const oct_kernels *k)
 {
     return both_digits(k, linear_shapes_run);
 }

@@ -1,6 +1,6 @@
 /* kernel_oracle.h: what the fast kernel rows must compute, in scalar C that follows the order of
- * operations of kernels.h and q8.h step by step. It shares no code with the rows, except the scalar
- * exp, softcap_exp and gelu, which test_math checks against the C library. */
+ * operations of kernels.h and weight.h step by step. It shares no code with the rows, except the
+ * scalar exp, softcap_exp and gelu, which test_math checks against the C library. */
 #ifndef OCT_TEST_KERNEL_ORACLE_H
 #define OCT_TEST_KERNEL_ORACLE_H
 

@@ -58,7 +58,7 @@ void emulated_few_rows(const oct_linear_args *a)
                 int64_t row_g = a->first_group + g, isum = 0;
                 for (int64_t i = 0; i < l->group_in; i++) {
                     int64_t at = row_g * l->group_pad + i;
-                    isum += (int64_t)oct_q8_weight(a->w, a->panel, 0, lane, g * l->group_in + i) *
+                    isum += (int64_t)oct_weight_at(a->w, a->panel, 0, lane, g * l->group_in + i) *
                             (256 * digits[at] + digits[plane + at]);
                     if ((i + 1) % l->block == 0 || i + 1 == l->group_in) {
                         t = fmaf((float)isum, s[row_g * l->group_blocks + i / l->block], t);
@@ -77,13 +77,13 @@ static oct_kernels emulated_row(void)
     oct_kernels k = *ref_row;
     k.name = "amx, emulated";
     k.act_quantise = planes_act_quantise;
-    k.linear = emulated_linear;
+    k.linear_q8 = emulated_linear;
     return k;
 }
 
 static bool can_emulate(void)
 {
-    if (oct_isa_detect() >= OCT_ISA_AVX2)
+    if (oct_kernels_usable(oct_kernels_find("avx2")))
         return true;
     print_message("SKIPPED: the emulation is compiled for AVX2\n");
     return false;
@@ -209,13 +209,14 @@ static void emulated_checks(void **state)
         skip();
     rig_catch_crashes();
     oct_kernels k = emulated_row();
-    const char *wrong = check_linear(&k);
+    const char *wrong = check_linear_q8(&k);
     if (wrong)
         fail_msg("%s", wrong);
-    if (oct_isa_detect() < OCT_ISA_AVX512)
+    const oct_kernels *avx512 = oct_kernels_find("avx512");
+    if (!oct_kernels_usable(avx512))
         return;
-    k.act_quantise = oct_kernel_rows[OCT_ISA_AVX512].act_quantise; /* the rows it will get */
-    wrong = check_linear(&k);
+    k.act_quantise = avx512->act_quantise; /* the rows it will get */
+    wrong = check_linear_q8(&k);
     if (wrong)
         fail_msg("with avx512's activations: %s", wrong);
 }
@@ -235,7 +236,7 @@ static void no_needless_work(void **state)
     for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
         const linear_shape *s = &shapes[i / 2];
         const int64_t n_panels = 1 + (int64_t)i % 3, digits = 1 + (int64_t)i % 2;
-        const int64_t block = digits == 1 ? OCT_Q8_BLOCK_I8 : OCT_Q8_BLOCK;
+        const int64_t block = digits == 1 ? OCT_ACT_BLOCK_I8 : OCT_ACT_BLOCK;
         tile_counts before = emulated_counts;
         check_digits = (int)digits;
         const char *wrong = linear_case_run(&k, s, n_panels, NORMAL);
@@ -261,19 +262,19 @@ static void no_needless_work(void **state)
 static void compiled_row(void **state)
 {
     (void)state;
-    const oct_kernels *k = &oct_kernel_rows[OCT_ISA_AMX];
-    if (oct_isa_detect() < OCT_ISA_AVX512) {
+    const oct_kernels *k = oct_kernels_find("amx");
+    if (!oct_kernels_usable(oct_kernels_find("avx512"))) {
         print_message("SKIPPED: the row needs AVX-512\n");
         skip();
     }
-    bool tiles = oct_isa_detect() >= OCT_ISA_AMX;
+    bool tiles = oct_kernels_usable(k);
     print_message("    tiles: %s\n", tiles ? "of this CPU" : "emulated, this CPU has none");
     rig_catch_crashes();
     if (!tiles)
         emulated_trap(rig_on_signal);
     tile_counts before = emulated_counts;
     check_shapes(k);
-    const char *wrong = check_linear(k);
+    const char *wrong = check_linear_q8(k);
     if (wrong)
         fail_msg("%s", wrong);
     assert_true(tiles || emulated_counts.dots > before.dots);

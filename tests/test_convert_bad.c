@@ -139,7 +139,7 @@ static void test_wrong_folder(void **state)
     oct_convert_params p = {.checkpoint = "nowhere", .out = d.out, .no_tokenizer = true};
     fails_freed(&d, &p, OCT_ERR_IO, "nowhere", "No such file");
     p.checkpoint = d.path;
-    fails_freed(&d, &p, OCT_ERR_FORMAT, d.path, "tensor00000_000");
+    fails_freed(&d, &p, OCT_ERR_FORMAT, d.path, "/model below it is an xAI checkpoint");
     p.checkpoint = rig_file(&d, 2, path);
     fails_freed(&d, &p, OCT_ERR_ARG, path, "not a folder");
     rig_free(&d);
@@ -270,7 +270,7 @@ static void test_config_files(void **state)
     snprintf(elsewhere, sizeof elsewhere, "%s/ckpt-0", d.ckpt);
     p = (oct_convert_params){.checkpoint = elsewhere, .out = d.out, .no_tokenizer = true};
     assert_int_equal(rig_convert_with(&p, &r, &err), OCT_OK);
-    assert_int_equal(r.config.n_q_heads, 8);
+    assert_int_equal(r.model.n_q_heads, 8);
     assert_int_equal(r.warnings.n, 1);
     assert_non_null(strstr(r.warnings.line[0], "data_axis"));
     oct_convert_report_free(&r);

@@ -1,7 +1,6 @@
 /* test_export.c: the exported file holds the model's integers and scales, each at the place where
  * llama.cpp looks for it; what cannot be exported is refused and leaves nothing. */
 #include "convert.h"
-#include "export.h"
 #include "f16.h"
 #include "gguf.h"
 #include "grok.h"
@@ -36,11 +35,13 @@ static int files_in_folder(void)
     return n;
 }
 
-static oct_status export_with(const char *model, oct_export_options o, oct_export_report *r,
+static oct_status export_with(const char *model, oct_export_params o, oct_export_report *r,
                               oct_error *err)
 {
     memset(err, 0, sizeof *err);
-    oct_status s = oct_export_q8_0(model, out, &o, r, err);
+    o.model = model;
+    o.out = out;
+    oct_status s = oct_export_q8_0(&o, r, err);
     assert_int_equal(r->warnings.n, 0);
     oct_lines_free(&r->warnings);
     assert_int_equal(s, err->status);
@@ -49,7 +50,7 @@ static oct_status export_with(const char *model, oct_export_options o, oct_expor
 
 static oct_status export(const char *model, bool lossy, oct_export_report *r, oct_error *err)
 {
-    return export_with(model, (oct_export_options){.lossy = lossy}, r, err);
+    return export_with(model, (oct_export_params){.lossy = lossy}, r, err);
 }
 
 /* ---- content -------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static void open_pair(pair_of_files *f, const char *model)
 
     assert_int_equal(oct_gguf_open(model, &f->octet, &err), OCT_OK);
     assert_int_equal(oct_grok_config_get(f->octet, &f->c, &err), OCT_OK);
-    assert_int_equal(oct_grok_layouts_init(&f->c, &f->l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(&f->c, NULL, &f->l, &err), OCT_OK);
     if (oct_gguf_open(out, &f->llama, &err) != OCT_OK)
         fail_msg("%s", err.text);
 }
@@ -128,11 +129,12 @@ static void compare_packed(const pair_of_files *f, int64_t layer, const char *na
                                          (e * l->part_out[part] + channel) * (l->n_in / 32 * 34);
                     for (int64_t i = 0; i < n; i++, seen++) {
                         const uint8_t *block = row + (first + i) / 32 * 34;
-                        uint16_t f16, bf16 = oct_q8_scale(l, scales, panel, lane, i / l->group_in);
+                        uint16_t f16,
+                            bf16 = oct_weight_scale(l, scales, panel, lane, i / l->group_in);
                         memcpy(&f16, block, 2);
                         if (oct_f32_of_f16(f16) != oct_f32_of_bf16(bf16) ||
                             (int8_t)block[2 + (first + i) % 32] !=
-                                oct_q8_weight(l, unit, panel, lane, i))
+                                oct_weight_at(l, unit, panel, lane, i))
                             fail_msg("layer %d %s: expert %d, channel %d, input %d", (int)layer,
                                      part_name[part], (int)e, (int)channel, (int)(first + i));
                     }
@@ -165,12 +167,14 @@ static void test_content(void **state)
     for (int64_t i = 0; i < f.c.n_layers; i++) {
         static const char *const same[] = {"attn_norm", "attn_output_norm", "ffn_norm",
                                            "layer_output_norm", "ffn_gate_inp"};
-        compare_packed(&f, i, "attn_qkv", &f.l.qkv,
+        compare_packed(&f, i, "attn_qkv", &f.l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV],
                        (const char *const[]){"attn_q", "attn_k", "attn_v"});
-        compare_packed(&f, i, "attn_output", &f.l.attn_out, (const char *const[]){"attn_output"});
-        compare_packed(&f, i, "ffn_gate_up", &f.l.gate_up,
+        compare_packed(&f, i, "attn_output", &f.l.of[OCT_WEIGHT_Q8][OCT_GROK_ATTN_OUT],
+                       (const char *const[]){"attn_output"});
+        compare_packed(&f, i, "ffn_gate_up", &f.l.of[OCT_WEIGHT_Q8][OCT_GROK_GATE_UP],
                        (const char *const[]){"ffn_gate_exps", "ffn_up_exps"});
-        compare_packed(&f, i, "ffn_down", &f.l.down, (const char *const[]){"ffn_down_exps"});
+        compare_packed(&f, i, "ffn_down", &f.l.of[OCT_WEIGHT_Q8][OCT_GROK_DOWN],
+                       (const char *const[]){"ffn_down_exps"});
         for (size_t k = 0; k < sizeof same / sizeof same[0]; k++)
             compare_same(layer_tensor(f.octet, i, same[k]), layer_tensor(f.llama, i, same[k]));
     }
@@ -434,10 +438,12 @@ static void bend_scale(uint16_t bits)
 
     assert_int_equal(oct_gguf_open(TINY, &g, &err), OCT_OK);
     assert_int_equal(oct_grok_config_get(g, &c, &err), OCT_OK);
-    assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(&c, NULL, &l, &err), OCT_OK);
     const oct_gguf_tensor *t = layer_part(g, 1, "attn_output", "scales");
     /* Slice 3 holds group 3; panel 1, lane 6. */
-    const uint64_t at = t->offset + oct_weight_scale_offset(&l.attn_out, 0, 3) + 2 * (64 + 6);
+    const uint64_t at = t->offset +
+                        oct_weight_scale_offset(&l.of[OCT_WEIGHT_Q8][OCT_GROK_ATTN_OUT], 0, 3) +
+                        2 * (64 + 6);
     FILE *f = fopen(bent, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(oct_gguf_bytes(g), 1, oct_gguf_file_bytes(g), f),
@@ -505,19 +511,27 @@ static void test_scales(void **state)
 typedef struct watch {
     uint64_t done, total, stop_at;
     int cancel, calls;
+    oct_convert_phase phase;
 } watch;
 
-static void on_progress(void *ctx, uint64_t done, uint64_t total, const char *temp)
+static void on_progress(void *ctx, const oct_convert_progress *p)
 {
     watch *w = ctx;
 
-    assert_non_null(temp);
-    assert_int_equal(access(temp, R_OK), 0);
-    assert_true(done >= w->done && done <= total);
-    w->done = done;
-    w->total = total;
+    w->phase = p->phase;
+    if (p->phase == OCT_CONVERT_DONE) {
+        assert_null(p->temp);
+        return;
+    }
+    assert_non_null(p->temp);
+    assert_int_equal(access(p->temp, R_OK), 0);
+    if (p->phase == OCT_CONVERT_SYNC)
+        return;
+    assert_true(p->done >= w->done && p->done <= p->total);
+    w->done = p->done;
+    w->total = p->total;
     w->calls++;
-    if (done >= w->stop_at)
+    if (w->done >= w->stop_at)
         w->cancel = 1;
 }
 
@@ -531,11 +545,12 @@ static void test_progress_and_cancel(void **state)
     char old[4] = "";
 
     assert_int_equal(
-        export_with(TINY,
-                    (oct_export_options){.cancel = &w.cancel, .progress = on_progress, .ctx = &w},
-                    &r, &err),
+        export_with(
+            TINY,
+            (oct_export_params){.cancel = &w.cancel, .progress = on_progress, .progress_ctx = &w},
+            &r, &err),
         OCT_OK);
-    assert_true(w.calls > 100);
+    assert_true(w.calls > 100 && w.phase == OCT_CONVERT_DONE);
     assert_int_equal(w.total, r.bytes);
     assert_true(w.total - w.done < 32 * 80); /* padding between tensors is not written */
     unlink(out);
@@ -547,11 +562,12 @@ static void test_progress_and_cancel(void **state)
     assert_int_equal(fclose(f), 0);
     for (int tenth = 0; tenth <= 10; tenth++) {
         w = (watch){.stop_at = tenth < 10 ? r.bytes * (unsigned)tenth / 10 : w.done};
-        assert_int_equal(
-            export_with(
-                TINY, (oct_export_options){.cancel = &w.cancel, .progress = on_progress, .ctx = &w},
-                &r, &err),
-            OCT_ERR_CANCELLED);
+        assert_int_equal(export_with(TINY,
+                                     (oct_export_params){.cancel = &w.cancel,
+                                                         .progress = on_progress,
+                                                         .progress_ctx = &w},
+                                     &r, &err),
+                         OCT_ERR_CANCELLED);
         assert_int_equal(files_in_folder(), 1);
     }
     f = fopen(out, "rb");

@@ -354,8 +354,6 @@ static const struct bad_field {
     {"tensors 2^60", AT_N_TENSORS, 8, 1ull << 60, OCT_ERR_FORMAT, "found 1152921504606846976"},
     {"tensors 100000", AT_N_TENSORS, 8, 100000, OCT_ERR_FORMAT, "for 100000 tensors"},
     {"one tensor more", AT_N_TENSORS, 8, 5, OCT_ERR_FORMAT, "tensor 5 of 5"},
-    {"one tensor less", AT_N_TENSORS, 8, 3, OCT_ERR_FORMAT, "end of data"},
-    {"no tensors", AT_N_TENSORS, 8, 0, OCT_ERR_FORMAT, "end of data"},
     {"keys 2^64-1", AT_N_KV, 8, UINT64_MAX, OCT_ERR_FORMAT, "found 4 and 18446744073709551615"},
     {"keys 2^63", AT_N_KV, 8, 1ull << 63, OCT_ERR_FORMAT, "found 4 and 9223372036854775808"},
     {"keys 60000", AT_N_KV, 8, 60000, OCT_ERR_FORMAT, "60000 keys, found a file of"},
@@ -384,7 +382,9 @@ static const struct bad_field {
     {"alignment 2^31", AT_ALIGN, 4, 1u << 31, OCT_ERR_FORMAT, "found 2147483648"},
     {"alignment 64", AT_ALIGN, 4, 64, OCT_ERR_FORMAT, "tensor 't2'"},
     {"alignment f32", AT_ALIGN_TYPE, 4, OCT_GGUF_F32, OCT_ERR_FORMAT,
-     "expected an integer, found a f32"},
+     "'general.alignment': expected a u32, found a f32"},
+    {"alignment i32", AT_ALIGN_TYPE, 4, OCT_GGUF_I32, OCT_ERR_FORMAT,
+     "'general.alignment': expected a u32, found a i32"},
     {"bool 2", AT_BOOL, 1, 2, OCT_ERR_FORMAT, "'small_e'"},
     {"bool 255 in an array", AT_FLAGS, 1, 255, OCT_ERR_FORMAT, "'flags'"},
     {"array of arrays", AT_WORDS_TYPE, 4, OCT_GGUF_ARRAY, OCT_ERR_FORMAT, "found element type 9"},
@@ -411,19 +411,19 @@ static const struct bad_field {
     {"dimensions overflow", AT_T0_NE1, 8, 1ull << 62, OCT_ERR_FORMAT, "below 2^63 bytes"},
     {"bytes overflow", AT_T0_NE1, 8, 1ull << 60, OCT_ERR_FORMAT, "below 2^63 bytes"},
     {"offset + size wraps", AT_T1_NE0, 8, 0x7fffffffffffffc0, OCT_ERR_FORMAT,
-     "expected 9223372036854775744 bytes"},
+     "expected 9223372036854775744 bytes at 64"},
     {"tensor larger than the file", AT_T1_NE0, 8, 1u << 30, OCT_ERR_FORMAT, "truncated?"},
     {"tensor type 2", AT_T1_TYPE, 4, 2, OCT_ERR_UNSUPPORTED,
      "found 2; the file's architecture is 'nonesuch'"},
     {"tensor type 2^32-1", AT_T1_TYPE, 4, UINT32_MAX, OCT_ERR_UNSUPPORTED, "found 4294967295"},
     {"half a block", AT_T2_NE0, 8, 48, OCT_ERR_FORMAT,
      "rows of whole blocks, found type 8 with dimensions 48"},
-    {"overlap", AT_T1_OFFSET, 8, 32, OCT_ERR_FORMAT, "tensor 't1' (near byte"},
-    {"overlap: same place", AT_T1_OFFSET, 8, 0, OCT_ERR_FORMAT, "expected offset 64"},
-    {"misaligned", AT_T1_OFFSET, 8, 65, OCT_ERR_FORMAT, "expected offset 64"},
-    {"gap", AT_T3_OFFSET, 8, 224, OCT_ERR_FORMAT, "expected offset 192"},
-    {"out of order", AT_T0_OFFSET, 8, 64, OCT_ERR_FORMAT, "tensor 't0'"},
-    {"offset out of range", AT_T2_OFFSET, 8, 1 << 20, OCT_ERR_FORMAT, "found 1048576"},
+    {"overlap", AT_T1_OFFSET, 8, 32, OCT_ERR_FORMAT, "a place behind tensor 't0', which ends"},
+    {"overlap: same place", AT_T1_OFFSET, 8, 0, OCT_ERR_FORMAT, "expected a place behind tensor"},
+    {"overlap: out of order", AT_T3_OFFSET, 8, 32, OCT_ERR_FORMAT, "tensor 't3'"},
+    {"misaligned", AT_T1_OFFSET, 8, 65, OCT_ERR_FORMAT, "multiple of 32, found 65"},
+    {"outside the file", AT_T3_OFFSET, 8, 224, OCT_ERR_FORMAT, "expected 12 bytes at 224"},
+    {"offset out of range", AT_T2_OFFSET, 8, 1 << 20, OCT_ERR_FORMAT, "at 1048576 of the data"},
     {"offset 2^64-1", AT_T3_OFFSET, 8, UINT64_MAX, OCT_ERR_FORMAT, "found 18446744073709551615"},
     {"offset wraps", AT_T0_OFFSET, 8, UINT64_MAX - 31, OCT_ERR_FORMAT, "tensor 't0'"},
     {"duplicate tensor", AT_T1_NAME, 2, 0x3074, OCT_ERR_FORMAT, "found 't0' twice"},
@@ -542,7 +542,10 @@ static void test_sparse(void **state)
     write_file(f.b, f.n);
     if (truncate(path, 1ll << 40))
         skip();
-    assert_bad("sparse tail", OCT_ERR_FORMAT, "end of data");
+    oct_gguf *g;
+    oct_error err;
+    assert_int_equal(try_open(&g, &err), OCT_OK);
+    oct_gguf_close(g);
     memset(f.b + 4, 0, sizeof f.b - 4);
     write_file(f.b, 4);
     assert_int_equal(truncate(path, 1ll << 40), 0);
@@ -574,13 +577,6 @@ static void test_truncation(void **state)
         write_file(f.b, f.n * i / 20);
         assert_bad("cut file", OCT_ERR_FORMAT, "truncated?");
     }
-    /* Padding behind the last tensor may be there or not; more may not. */
-    memset(f.b + f.n, 0, 64);
-    write_file(f.b, f.n + 20);
-    assert_int_equal(try_open(&g, &err), OCT_OK);
-    oct_gguf_close(g);
-    write_file(f.b, f.n + 21);
-    assert_bad("tail", OCT_ERR_FORMAT, "expected a file of at most");
 }
 
 /* Every byte of the header set to several values: accepted or refused, never worse. */

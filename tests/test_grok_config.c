@@ -165,22 +165,22 @@ static void test_layouts_of_grok1(void **state)
     oct_grok_layouts l;
     oct_error err = {0};
 
-    assert_int_equal(oct_grok_layouts_init(&grok1, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(&grok1, NULL, &l, &err), OCT_OK);
     /* Panels of 64 channels: a byte an input; elsewhere a bf16 scale a group. */
-    assert_int_equal(l.qkv.unit_out, (48 + 8 + 8) * 128 / 8);
-    assert_int_equal(l.qkv.unit_bytes, 16 * 64 * 6144);
-    assert_int_equal(l.qkv.scale_bytes, 16 * 128);
-    assert_int_equal(l.qkv.scale_stride, 4096);
-    assert_int_equal(l.qkv.unit_align, 4096);
-    assert_int_equal(l.attn_out.unit_bytes, 96 * 64 * 768);
-    assert_int_equal(l.attn_out.unit_groups, 1);
-    assert_int_equal(l.gate_up.unit_align, 2 * mib);
-    assert_int_equal(l.gate_up.unit_bytes, 48 * mib);
-    assert_int_equal(l.gate_up.unit_stride, 48 * mib);
-    assert_int_equal(l.gate_up.scale_stride, 128 * 128);
-    assert_int_equal(l.down.unit_bytes, 24 * mib);
-    assert_int_equal(l.down.unit_stride, 24 * mib);
-    assert_int_equal(l.down.scale_stride, 96 * 128);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV].unit_out, (48 + 8 + 8) * 128 / 8);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV].unit_bytes, 16 * 64 * 6144);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV].scale_bytes, 16 * 128);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV].scale_stride, 4096);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV].unit_align, 4096);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_ATTN_OUT].unit_bytes, 96 * 64 * 768);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_ATTN_OUT].unit_groups, 1);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_GATE_UP].unit_align, 2 * mib);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_GATE_UP].unit_bytes, 48 * mib);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_GATE_UP].unit_stride, 48 * mib);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_GATE_UP].scale_stride, 128 * 128);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_DOWN].unit_bytes, 24 * mib);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_DOWN].unit_stride, 24 * mib);
+    assert_int_equal(l.of[OCT_WEIGHT_Q8][OCT_GROK_DOWN].scale_stride, 96 * 128);
     assert_int_equal(l.embedding.slice_rows, 16384);
     assert_int_equal(l.embedding.slice_rows_pad, 16384);
     assert_int_equal(l.embedding.align, 2 * mib);
@@ -193,12 +193,12 @@ static void test_embedding_slices(void **state)
     oct_error err = {0};
     oct_grok_config c = odd;
 
-    assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(&c, NULL, &l, &err), OCT_OK);
     assert_int_equal(l.embedding.slice_rows, 131);     /* 521 / 4, rounded up */
     assert_int_equal(l.embedding.slice_rows_pad, 192); /* 64 rows of 192 bytes are 3 pages */
     assert_int_equal(l.embedding.align, 4096);
     for (c.d_model = 6; c.d_model < 400; c.d_model += 6) {
-        assert_int_equal(oct_grok_layouts_init(&c, &l, &err), OCT_OK);
+        assert_int_equal(oct_grok_layouts_init(&c, NULL, &l, &err), OCT_OK);
         size_t row = 2 * (size_t)c.d_model, rows = (size_t)l.embedding.slice_rows_pad;
         assert_int_equal(rows * row % 4096, 0);
         assert_true(rows >= 131);
@@ -207,18 +207,38 @@ static void test_embedding_slices(void **state)
     }
 }
 
+/* Layers of all weight types, every matrix of a layer of another. */
+static const oct_grok_types *mixed(const oct_grok_config *c)
+{
+    static oct_grok_types types[OCT_GROK_MAX_LAYERS];
+    for (int64_t i = 0; i < c->n_layers; i++)
+        for (int k = 0; k < OCT_GROK_PACKED; k++)
+            types[i].of[k] = (uint8_t)((i + k) % OCT_WEIGHT_TYPES);
+    return types;
+}
+
+static int64_t packing_lacks; /* numbers that are left out at the end */
+
 /* Writes the header of a model's file, as the converter does; returns the tensors' offsets. */
-static uint64_t *make_header(const oct_grok_config *c, oct_grok_tensor **t, int64_t *n,
-                             void **header, size_t *header_bytes, size_t *sum_at)
+static uint64_t *make_header(const oct_grok_config *c, const oct_grok_types *types,
+                             oct_grok_tensor **t, int64_t *n, void **header, size_t *header_bytes,
+                             size_t *sum_at)
 {
     oct_gguf_writer *w = oct_gguf_writer_new(4096);
     oct_grok_layouts l;
     oct_error err = {0};
 
     assert_non_null(w);
-    assert_int_equal(oct_grok_layouts_init(c, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(c, types, &l, &err), OCT_OK);
     assert_int_equal(oct_grok_manifest(c, &l, t, n, &err), OCT_OK);
     oct_grok_config_put(c, w);
+    uint32_t *packing = calloc((size_t)*n, sizeof *packing);
+    assert_non_null(packing);
+    for (int64_t i = 0; i < *n; i++)
+        packing[i] = (*t)[i].packing;
+    oct_gguf_put_array(w, OCT_GROK_KEY_TENSOR_PACKING, OCT_GGUF_U32, packing,
+                       (uint64_t)(*n - packing_lacks));
+    free(packing);
     oct_gguf_put_u64(w, OCT_GROK_KEY_HEADER_SUM, 0);
     *sum_at = (size_t)oct_gguf_writer_value_offset(w, OCT_GROK_KEY_HEADER_SUM);
     for (int64_t i = 0; i < *n; i++)
@@ -231,21 +251,42 @@ static uint64_t *make_header(const oct_grok_config *c, oct_grok_tensor **t, int6
     return at;
 }
 
+/* Each layer's tensors are packed as its types say. */
+static void check_packing(const oct_grok_tensor *t, const oct_grok_layouts *l,
+                          const oct_grok_types *types)
+{
+    const oct_grok_kind kind = oct_grok_weights_of(t->kind);
+    const oct_weight_layout *at = oct_grok_layout_of(l, t->kind, t->layer);
+    if (kind == OCT_GROK_KINDS) {
+        assert_null(at);
+        assert_int_equal(t->packing, 0);
+        return;
+    }
+    const uint8_t type = types[t->layer].of[kind];
+    assert_int_equal(at->type, type);
+    assert_int_equal(t->packing, oct_grok_is_scales(t->kind) ? 0 : oct_weight_types[type].number);
+    assert_int_equal(t->ne[0],
+                     oct_grok_is_scales(t->kind) ? at->scale_stride / 2 : at->unit_stride);
+    assert_int_equal(at->group_bytes, oct_weight_types[type].group_bytes(at->group_in));
+}
+
 static void check_manifest(const oct_grok_config *c)
 {
+    const oct_grok_types *types = mixed(c);
     oct_grok_tensor *t;
     int64_t n, of_kind[OCT_GROK_KINDS] = {0};
     void *header;
     size_t header_bytes, sum_at;
-    uint64_t *at = make_header(c, &t, &n, &header, &header_bytes, &sum_at);
+    uint64_t *at = make_header(c, types, &t, &n, &header, &header_bytes, &sum_at);
     oct_grok_layouts l;
     oct_error err = {0};
     bool small = false;
     int64_t n_scales = 0;
 
-    assert_int_equal(oct_grok_layouts_init(c, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(c, types, &l, &err), OCT_OK);
     for (int64_t i = 0; i < n; i++) {
         of_kind[t[i].kind]++;
+        check_packing(&t[i], &l, types);
         assert_int_equal(at[i] % t[i].align, 0);
         assert_true(t[i].align == 4096 || t[i].align == 2 << 20);
         small |= t[i].align == 4096;
@@ -264,8 +305,9 @@ static void check_manifest(const oct_grok_config *c)
         while (j >= 0 && strcmp(t[j].name, name))
             j--;
         assert_true(j >= 0 && !oct_grok_is_scales(t[j].kind) && t[j].layer == t[i].layer);
-        assert_non_null(oct_grok_layout_of(&l, t[i].kind));
-        assert_ptr_equal(oct_grok_layout_of(&l, t[j].kind), oct_grok_layout_of(&l, t[i].kind));
+        assert_non_null(oct_grok_layout_of(&l, t[i].kind, t[i].layer));
+        assert_ptr_equal(oct_grok_layout_of(&l, t[j].kind, t[j].layer),
+                         oct_grok_layout_of(&l, t[i].kind, t[i].layer));
     }
     assert_int_equal(n_scales, 4 * c->n_layers);
     for (int k = 0; k < OCT_GROK_KINDS; k++) {
@@ -286,7 +328,7 @@ static void test_size_of_grok1(void **state)
     int64_t n;
     void *header;
     size_t header_bytes, sum_at;
-    uint64_t *at = make_header(&grok1, &t, &n, &header, &header_bytes, &sum_at), bytes;
+    uint64_t *at = make_header(&grok1, NULL, &t, &n, &header, &header_bytes, &sum_at), bytes;
 
     assert_true(oct_gguf_tensor_bytes(t[n - 1].dtype, t[n - 1].rank, t[n - 1].ne, &bytes));
     bytes += at[n - 1];
@@ -320,12 +362,13 @@ static void test_tensor_shapes(void **state)
     const struct {
         oct_grok_kind weights, scales;
         const oct_weight_layout *layout;
-    } packed[] = {{OCT_GROK_QKV, OCT_GROK_QKV_SCALES, &l.qkv},
-                  {OCT_GROK_ATTN_OUT, OCT_GROK_ATTN_OUT_SCALES, &l.attn_out},
-                  {OCT_GROK_GATE_UP, OCT_GROK_GATE_UP_SCALES, &l.gate_up},
-                  {OCT_GROK_DOWN, OCT_GROK_DOWN_SCALES, &l.down}};
+    } packed[] = {
+        {OCT_GROK_QKV, OCT_GROK_QKV_SCALES, &l.of[OCT_WEIGHT_Q8][OCT_GROK_QKV]},
+        {OCT_GROK_ATTN_OUT, OCT_GROK_ATTN_OUT_SCALES, &l.of[OCT_WEIGHT_Q8][OCT_GROK_ATTN_OUT]},
+        {OCT_GROK_GATE_UP, OCT_GROK_GATE_UP_SCALES, &l.of[OCT_WEIGHT_Q8][OCT_GROK_GATE_UP]},
+        {OCT_GROK_DOWN, OCT_GROK_DOWN_SCALES, &l.of[OCT_WEIGHT_Q8][OCT_GROK_DOWN]}};
 
-    assert_int_equal(oct_grok_layouts_init(&odd, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_layouts_init(&odd, NULL, &l, &err), OCT_OK);
     assert_int_equal(oct_grok_manifest(&odd, &l, &t, &n, &err), OCT_OK);
     for (int64_t i = 0; i < n; i++) {
         const oct_weight_layout *q = NULL;
@@ -335,7 +378,7 @@ static void test_tensor_shapes(void **state)
                 q = packed[k].layout;
                 scales = t[i].kind == packed[k].scales;
             }
-        assert_ptr_equal(oct_grok_layout_of(&l, t[i].kind), q);
+        assert_ptr_equal(oct_grok_layout_of(&l, t[i].kind, t[i].layer), q);
         assert_int_equal(oct_grok_is_scales(t[i].kind), scales);
         if (q) {
             const uint64_t ne[4] = {scales ? q->scale_stride / 2 : q->unit_stride, 4,
@@ -368,7 +411,7 @@ static void write_model(const oct_grok_config *c, const char *old, const char *n
     int64_t n;
     void *header;
     size_t header_bytes, sum_at, k = old ? strlen(old) : 0;
-    uint64_t *at = make_header(c, &t, &n, &header, &header_bytes, &sum_at), bytes;
+    uint64_t *at = make_header(c, mixed(c), &t, &n, &header, &header_bytes, &sum_at), bytes;
 
     if (sum) {
         uint64_t v = oct_grok_header_sum(header, header_bytes, sum_at);
@@ -388,7 +431,7 @@ static void write_model(const oct_grok_config *c, const char *old, const char *n
     assert_non_null(f);
     assert_int_equal(fwrite(header, 1, header_bytes, f), header_bytes);
     assert_int_equal(fclose(f), 0);
-    assert_int_equal(truncate(path, (off_t)(at[n - 1] + bytes)), 0);
+    assert_int_equal(truncate(path, (off_t)((at[n - 1] + bytes + 4095) / 4096 * 4096)), 0);
     free(at);
     free(header);
     free(t);
@@ -408,6 +451,23 @@ static oct_status load(oct_grok_config *c, oct_error *err)
     return s;
 }
 
+/* The file's weight types; NULL: refused, in a line that names the file. */
+static oct_grok_types *load_types(const oct_grok_config *c, oct_error *err)
+{
+    oct_grok_types *types;
+    oct_gguf *g;
+
+    memset(err, 0, sizeof *err);
+    if (oct_gguf_open(path, &g, err) != OCT_OK)
+        fail_msg("%s", err->text);
+    if (oct_grok_types_get(g, c, &types, err) != OCT_OK) {
+        assert_null(types);
+        assert_non_null(strstr(err->text, path));
+    }
+    oct_gguf_close(g);
+    return types;
+}
+
 static void round_trip(const oct_grok_config *c)
 {
     oct_grok_config back;
@@ -416,6 +476,11 @@ static void round_trip(const oct_grok_config *c)
     write_model(c, NULL, NULL, true);
     if (load(&back, &err) != OCT_OK)
         fail_msg("%s", err.text);
+    oct_grok_types *types = load_types(c, &err);
+    if (!types)
+        fail_msg("%s", err.text);
+    assert_memory_equal(types, mixed(c), (size_t)c->n_layers * sizeof *types);
+    free(types);
 #define OCT_GROK_INT(field, key) assert_int_equal(back.field, c->field);
 #define OCT_GROK_FLOAT(field, key) assert_memory_equal(&back.field, &c->field, sizeof c->field);
 #include "grok_keys.inc"
@@ -465,6 +530,95 @@ static void test_bad_files(void **state)
     assert_non_null(strstr(err.text, "header: expected checksum"));
 }
 
+static void test_bad_types(void **state)
+{
+    (void)state;
+    oct_error err;
+    oct_grok_layouts l;
+    oct_grok_types types[12] = {{{0}}};
+
+    packing_lacks = 1;
+    write_model(&odd, NULL, NULL, true);
+    packing_lacks = 0;
+    assert_null(load_types(&odd, &err));
+    if (!strstr(err.text, "'octet.tensor_packing': expected ") ||
+        !strstr(err.text, "numbers, one for each tensor, found "))
+        fail_msg("%s", err.text);
+    write_model(&odd, "octet.tensor_packing", "octet.tensor_pakcing", true);
+    assert_null(load_types(&odd, &err));
+    assert_non_null(strstr(err.text, "'octet.tensor_packing': expected an array of"));
+    err = (oct_error){0}; /* of the types that a caller gives too */
+    types[1].of[OCT_GROK_QKV] = OCT_WEIGHT_TYPES;
+    assert_true(odd.n_layers > 1 && odd.n_layers <= 12);
+    assert_int_equal(oct_grok_layouts_init(&odd, types, &l, &err), OCT_ERR_ARG);
+    assert_non_null(strstr(err.text, "layer 1, query, key, value: no weight type"));
+}
+
+/* What a rank holds and reads, from the list of tensors. */
+static void check_bytes(const oct_grok_config *c, const oct_shard *s)
+{
+    const oct_grok_types *types = mixed(c);
+    oct_grok_layouts l;
+    oct_grok_tensor *t;
+    oct_error err = {0};
+    int64_t n;
+    uint64_t held = 0, common = 0, expert = 0, bytes;
+
+    assert_int_equal(oct_grok_layouts_init(c, types, &l, &err), OCT_OK);
+    assert_int_equal(oct_grok_manifest(c, &l, &t, &n, &err), OCT_OK);
+    for (int64_t i = 0; i < n; i++) {
+        const oct_weight_layout *w = oct_grok_layout_of(&l, t[i].kind, t[i].layer);
+        bool experts = strstr(t[i].name, "ffn_gate_up") || strstr(t[i].name, "ffn_down");
+        oct_shard_kind kind = t[i].kind == OCT_GROK_EMBEDDING ? OCT_SHARD_OF_VOCABULARY
+                              : experts                       ? OCT_SHARD_OF_EXPERTS
+                                                              : OCT_SHARD_OF_ATTENTION;
+        assert_true(oct_gguf_tensor_bytes(t[i].dtype, t[i].rank, t[i].ne, &bytes));
+        uint64_t slices = (uint64_t)oct_shard_n_slices(s, kind);
+        if (w) {
+            uint64_t unit = bytes / (uint64_t)(w->n_experts * w->n_slices);
+            uint64_t full = oct_grok_is_scales(t[i].kind) ? w->scale_bytes : w->unit_bytes;
+            uint64_t mine = experts ? (uint64_t)(s->experts.end - s->experts.first) : 1;
+            held += unit * slices * mine;
+            *(experts ? &expert : &common) += full * slices;
+        } else if (kind == OCT_SHARD_OF_VOCABULARY) {
+            held += bytes / (uint64_t)c->n_slices * slices;
+            for (int64_t row = 0; row < c->n_vocab; row++) {
+                int64_t slice = row / l.embedding.slice_rows;
+                if (slice >= s->slices[kind].first && slice < s->slices[kind].end)
+                    common += 2 * (uint64_t)c->d_model;
+            }
+        } else {
+            held += bytes;
+            common += bytes;
+        }
+    }
+    free(t);
+    const oct_grok_bytes got = oct_grok_weight_bytes(c, &l, s);
+    assert_int_equal(got.held, held);
+    assert_int_equal(got.common, common);
+    assert_int_equal(got.expert, expert);
+    if (s->size == 1) {
+        const oct_grok_bytes all = oct_grok_weight_bytes(c, &l, NULL);
+        assert_memory_equal(&all, &got, sizeof all);
+    }
+}
+
+static void test_weight_bytes(void **state)
+{
+    (void)state;
+    const oct_grok_config one = dense(), *const configs[] = {&grok1, &odd, &one};
+
+    for (int i = 0; i < 3; i++)
+        for (int by = 0; by < OCT_SHARD_LAYOUTS; by++)
+            for (int size = 1; size <= 8; size++)
+                for (int rank = 0; rank < size; rank++) {
+                    oct_shard s;
+                    if (!oct_shard_make((oct_shard_layout)by, rank, size, configs[i]->n_slices,
+                                        configs[i]->n_experts, &s))
+                        check_bytes(configs[i], &s);
+                }
+}
+
 /* A number changed behind the checksum's back is found; with the checksum it is judged. */
 static void test_checksum(void **state)
 {
@@ -495,7 +649,7 @@ static void test_checksum(void **state)
         const char *part;
     } want[] = {
         {4, OCT_ERR_FORMAT, "header: expected checksum"},
-        {2, OCT_ERR_UNSUPPORTED, "expected file format version 1, found 2"},
+        {3, OCT_ERR_UNSUPPORTED, "expected file format version 1 to 2, found 3"},
         {'a', OCT_ERR_UNSUPPORTED, "expected 'octet' (a file made by octet convert), found"},
         {'x', OCT_ERR_FORMAT, "header: expected checksum"}};
     for (int i = 0; i < 4; i++) {
@@ -561,6 +715,8 @@ int main(void)
         cmocka_unit_test(test_tensor_shapes),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bad_types),
+        cmocka_unit_test(test_weight_bytes),
         cmocka_unit_test(test_checksum),
         cmocka_unit_test(test_header_sum_bounds),
     };

@@ -28,7 +28,7 @@ static void row_is_right(void **state)
 {
     size_t i = (size_t)(uintptr_t)*state;
     const oct_kernels *k = &oct_kernel_rows[i / SLOTS];
-    if (k->isa > oct_isa_detect()) {
+    if (!oct_kernels_usable(k)) {
         print_message("SKIPPED %s.%s: this CPU cannot run it\n", k->name, slots[i % SLOTS].name);
         skip();
     }
@@ -79,7 +79,7 @@ static int64_t scalar_isum(const oct_linear_args *l, const int16_t *a, int64_t g
     end = end < l->w->group_in ? end : l->w->group_in;
     end = fault == DROPS_TAIL ? end / 4 * 4 : end;
     for (int64_t i = start; i < end; i++) {
-        int q = oct_q8_weight(l->w, l->panel, 0, lane, group * l->w->group_in + i);
+        int q = oct_weight_at(l->w, l->panel, 0, lane, group * l->w->group_in + i);
         q = fault == NEGATES_128 && q == -128 ? 128 : q;
         pair += (q + 128) * a[i];
         isum -= 128 * a[i];
@@ -262,18 +262,18 @@ static const struct wrong_kernel {
     enum fault fault;
     oct_kernels k; /* its one slot that is set replaces the good one */
 } wrong_kernels[] = {
-    {"linear drops the tail", check_linear, .fault = DROPS_TAIL},
-    {"linear swaps scales", check_linear, .fault = SWAPS_SCALES},
-    {"linear negates -128", check_linear, .fault = NEGATES_128},
-    {"linear ignores the last block", check_linear, .fault = IGNORES_LAST_BLOCK},
-    {"linear writes past the end", check_linear, .fault = WRITES_PAST_END},
-    {"linear reads past the end", check_linear, .fault = READS_PAST_END},
-    {"linear takes the previous row", check_linear, .fault = PREVIOUS_ROW},
-    {"linear ignores first_group", check_linear, .fault = IGNORES_FIRST_GROUP},
-    {"linear takes the first panel only", check_linear, .fault = FIRST_PANEL_ONLY},
-    {"linear adds to y", check_linear, .fault = ADDS_TO_Y},
-    {"linear rounds the product", check_linear, .fault = ROUNDS_PRODUCT},
-    {"linear saturates", check_linear, .fault = SATURATES_16},
+    {"linear drops the tail", check_linear_q8, .fault = DROPS_TAIL},
+    {"linear swaps scales", check_linear_q8, .fault = SWAPS_SCALES},
+    {"linear negates -128", check_linear_q8, .fault = NEGATES_128},
+    {"linear ignores the last block", check_linear_q8, .fault = IGNORES_LAST_BLOCK},
+    {"linear writes past the end", check_linear_q8, .fault = WRITES_PAST_END},
+    {"linear reads past the end", check_linear_q8, .fault = READS_PAST_END},
+    {"linear takes the previous row", check_linear_q8, .fault = PREVIOUS_ROW},
+    {"linear ignores first_group", check_linear_q8, .fault = IGNORES_FIRST_GROUP},
+    {"linear takes the first panel only", check_linear_q8, .fault = FIRST_PANEL_ONLY},
+    {"linear adds to y", check_linear_q8, .fault = ADDS_TO_Y},
+    {"linear rounds the product", check_linear_q8, .fault = ROUNDS_PRODUCT},
+    {"linear saturates", check_linear_q8, .fault = SATURATES_16},
     {"act_quantise truncates", check_act_quantise, .fault = TRUNCATES},
     {"rms_norm without eps", check_rms_norm, .k.rms_norm = rms_norm_without_eps},
     {"rms_norm in one chain", check_rms_norm, .k.rms_norm = rms_norm_in_one_chain},
@@ -298,7 +298,7 @@ static oct_kernels scalar_row(void)
 {
     oct_kernels k = *ref_row;
     k.act_quantise = scalar_act_quantise;
-    k.linear = scalar_linear;
+    k.linear_q8 = scalar_linear;
     return k;
 }
 
@@ -308,7 +308,7 @@ static void wrong_kernels_are_caught(void **state)
     rig_catch_crashes();
     fault = NO_FAULT;
     oct_kernels good = scalar_row();
-    assert_null(check_linear(&good));
+    assert_null(check_linear_q8(&good));
     assert_null(check_act_quantise(&good));
     for (size_t i = 0; i < sizeof wrong_kernels / sizeof *wrong_kernels; i++) {
         const struct wrong_kernel *w = &wrong_kernels[i];
@@ -325,12 +325,14 @@ static void wrong_kernels_are_caught(void **state)
 
 /* ---- the fold of slices ---- */
 
-/* The tree of q8.h level by level: neighbours are added, an odd one moves up. */
+/* The tree of weight.h level by level: neighbours are added, an odd one moves up. */
 static void fold_is_a_binary_tree(void **state)
 {
     (void)state;
     enum { N = 21 };
-    for (int row = 0; row <= (int)oct_isa_detect(); row++) {
+    for (int row = 0; row < oct_n_kernel_rows; row++) {
+        if (!oct_kernels_usable(&oct_kernel_rows[row]))
+            continue;
         for (int n_slices = 1; n_slices <= OCT_WEIGHT_MAX_SLICES; n_slices++) {
             float tile[OCT_WEIGHT_MAX_SLICES][N], *levels = scratch(4 * N * sizeof *levels);
             oct_fold f;
@@ -355,13 +357,13 @@ static void fold_is_a_binary_tree(void **state)
 int main(void)
 {
     check_rng.state = rig_seed();
-    static char names[OCT_ISA_COUNT * SLOTS][48];
-    struct CMUnitTest tests[OCT_ISA_COUNT * SLOTS + 2] = {
+    static char names[OCT_MAX_KERNEL_ROWS * SLOTS][48];
+    struct CMUnitTest tests[OCT_MAX_KERNEL_ROWS * SLOTS + 2] = {
         cmocka_unit_test(wrong_kernels_are_caught),
         cmocka_unit_test(fold_is_a_binary_tree),
     };
     size_t n = 2;
-    for (size_t i = SLOTS; i < OCT_ISA_COUNT * SLOTS; i++) {
+    for (size_t i = SLOTS; i < (size_t)oct_n_kernel_rows * SLOTS; i++) {
         snprintf(names[i], sizeof names[i], "%s.%s", oct_kernel_rows[i / SLOTS].name,
                  slots[i % SLOTS].name);
         tests[n++] = (struct CMUnitTest){

@@ -418,10 +418,20 @@ static oct_kv_cache small_cache(oct_kv_type type, int64_t n_domains)
     assert_int_equal(kv.n_pages, 4);
     assert_int_equal(kv.v_stride, 32);
     assert_int_equal(kv.bytes, 4 * 3 * 4 * 128 * (24 + 32) * kv.elem_bytes);
-    assert_int_equal(oct_kv_cache_alloc(&kv, &err), OCT_OK);
-    put(&kv.pages, 0, 1, 130);
-    put(&kv.pages, 1, 2, 130);
+    oct_kv_pages *pages = calloc(1, sizeof *pages);
+    assert_int_equal(oct_kv_pages_init(pages, kv.n_seqs, kv.n_ctx, kv.n_pages, NULL, &err), OCT_OK);
+    assert_int_equal(oct_kv_cache_alloc(&kv, pages, &err), OCT_OK);
+    put(pages, 0, 1, 130);
+    put(pages, 1, 2, 130);
     return kv;
+}
+
+static void small_cache_free(oct_kv_cache *kv)
+{
+    oct_kv_pages *pages = (oct_kv_pages *)(uintptr_t)kv->pages;
+    oct_kv_cache_free(kv);
+    oct_kv_pages_free(pages);
+    free(pages);
 }
 
 /* Every element of K and V is at a place of its own, and no domain's heads lie among another's. */
@@ -447,7 +457,7 @@ static void check_places(oct_kv_type type, int64_t n_domains)
             }
     assert_int_equal(written, kv.bytes);
     assert_true(n_domains == 1 || kv.domain_stride % (2 << 20) == 0);
-    oct_kv_cache_free(&kv);
+    small_cache_free(&kv);
 }
 
 /* A copy is of n_pos positions, in one layer and head, and of not a byte more. */
@@ -459,8 +469,8 @@ static void check_copy(oct_kv_type type, int64_t n_pos)
         for (size_t i = 0; i < kv.bytes / 2; i++)
             kv.data[d * kv.domain_stride + i] = (unsigned char)(i % 255);
     const oct_kv_copy c = {.from = 0, .to = 3, .n_pos = n_pos};
-    assert_int_equal(oct_kv_page_at(&kv.pages, 0, 0), c.from);
-    assert_int_equal(oct_kv_page_at(&kv.pages, 1, 128), c.to);
+    assert_int_equal(oct_kv_page_at(kv.pages, 0, 0), c.from);
+    assert_int_equal(oct_kv_page_at(kv.pages, 1, 128), c.to);
     unsigned char *from = oct_kv_cache_k(&kv, 1, 0, 2, 0), *to = oct_kv_cache_k(&kv, 1, 1, 2, 128);
     unsigned char *before = malloc(kv.map_bytes);
     const size_t all = (size_t)(kv.data - (unsigned char *)kv.map);
@@ -476,7 +486,7 @@ static void check_copy(oct_kv_type type, int64_t n_pos)
     }
     assert_memory_equal(before, kv.data, kv.map_bytes - all);
     free(before);
-    oct_kv_cache_free(&kv);
+    small_cache_free(&kv);
 }
 
 static void test_memory(void **state)

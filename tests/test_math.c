@@ -1,5 +1,6 @@
 /* test_math.c: error bounds of exp, softcap_exp, gelu, sin and cos against the C library in
- * double, and what they give for special values. */
+ * double, what they give for special values, and exponentials of whole rows. `test_math exp`
+ * compares the latter with exp for all floats: a minute on an idle core. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -150,14 +151,75 @@ static void bits_are_fixed(void **state)
     assert_true(hash == UINT64_C(0x7dae91c9e7e3e765));
 }
 
-int main(void)
+/* Every step-th float of [-88, 0], and NaN; lengths that leave a rest. */
+static void check_weights(uint64_t step)
+{
+    enum { N = 4099 };
+    static float x[N], w[N];
+    uint64_t last = oct_f32_bits(-88.0f);
+    for (uint64_t u = 0x80000000u; u <= last; u += N * step) {
+        for (uint64_t i = 0; i < N; i++)
+            x[i] = u + i * step <= last ? oct_f32_of_bits((uint32_t)(u + i * step)) : 0.0f;
+        oct_softmax_weights(x, N, 0.0f, 1.0f, w);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(oct_f32_bits(w[i]), oct_f32_bits(oct_expf(x[i])));
+    }
+}
+
+static void weights_are_exp(void **state)
+{
+    (void)state;
+    check_weights(61);
+    const float max = 3.7f, t = 0.77f, x[] = {3.7f, -INFINITY, -60.0f, -3e38f, 3.69999f, NAN, 1};
+    enum { N = sizeof x / sizeof *x };
+    for (int64_t n = 0; n <= N; n++) {
+        float w[N + 1] = {0};
+        w[n] = 12.5f;
+        oct_softmax_weights(x, n, max, t, w);
+        for (int64_t i = 0; i < n; i++) {
+            float want = oct_expf((x[i] - max) / t);
+            assert_true(oct_f32_bits(w[i]) == oct_f32_bits(want) || (isnan(w[i]) && isnan(want)));
+        }
+        assert_true(w[n] == 12.5f);
+    }
+}
+
+static void weights_of_all_floats(void **state)
+{
+    (void)state;
+    check_weights(1);
+}
+
+static void sums_of_exp(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < 40; n++) {
+        float x[40];
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = i == 7 ? -INFINITY : 5.0f - 800.0f * fabsf(rig_uniform(&rng)) / (float)(i + 1);
+            sum += exp((double)x[i] - 5.0);
+        }
+        assert_true(fabs(oct_exp_sum(x, n, 5.0f) - sum) <= 1e-13 * sum);
+    }
+    const float x[] = {1.0f, NAN, -INFINITY};
+    assert_true(isnan(oct_exp_sum(x, 2, 1.0f)) && oct_exp_sum(x, 1, 1.0f) == 1.0);
+    for (float y = -745.0f; y < 0; y += 0.37f) /* alone: each exponential is as good as the sum */
+        assert_true(fabs(oct_exp_sum(&y, 1, 0.0f) - exp((double)y)) <=
+                    1e-13 * exp((double)y) + 1e-300);
+}
+
+int main(int argc, char **argv)
 {
     rng.state = rig_seed();
+    if (argc > 1 && strcmp(argv[1], "exp") == 0) {
+        const struct CMUnitTest all[] = {cmocka_unit_test(weights_of_all_floats)};
+        return cmocka_run_group_tests(all, NULL, NULL);
+    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_are_bounded),
-        cmocka_unit_test(rope_angles),
-        cmocka_unit_test(special_values),
-        cmocka_unit_test(bits_are_fixed),
+        cmocka_unit_test(errors_are_bounded), cmocka_unit_test(rope_angles),
+        cmocka_unit_test(special_values),     cmocka_unit_test(bits_are_fixed),
+        cmocka_unit_test(weights_are_exp),    cmocka_unit_test(sums_of_exp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

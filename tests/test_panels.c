@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "cpu_impl.h"
+#include "runner.h"
 #include "rig.h"
 
 enum { TOKENS = 137, IN = 72, MID = 2000, OUT = 1500, FF = 1600, SLICES = 2 };
@@ -85,7 +86,7 @@ static void weights_make(void)
     assert_non_null(rows);
     for (int i = 0; i < TOKENS * IN; i++)
         rows[i] = (uint16_t)(rig_int(&rng, 0x3e00, 0x4000) | rig_int(&rng, 0, 1) << 15);
-    table = (oct_table){rows, TOKENS, TOKENS, TOKENS, IN};
+    table = (oct_table){rows, TOKENS, TOKENS, TOKENS, IN, 1};
 }
 
 static void weights_free(void)
@@ -97,6 +98,12 @@ static void weights_free(void)
     free((void *)(uintptr_t)table.data);
 }
 
+static const void *as_it_is(const void *placement, const void *p)
+{
+    (void)placement;
+    return p;
+}
+
 /* The experts' outputs [n_rows][OUT], to be freed. */
 static float *evaluate(const oct_kernels *k, const char *machine, int n_threads, int64_t n_rows)
 {
@@ -104,36 +111,37 @@ static float *evaluate(const oct_kernels *k, const char *machine, int n_threads,
     oct_topology topology;
     oct_backend *b;
     assert_int_equal(oct_topology_load(machine, &topology, &err), OCT_OK);
-    oct_cpu_config config = {.isa = k->isa,
-                             .n_threads = n_threads,
-                             .topology = &topology,
-                             .n_domains = oct_cpu_domains(&topology, n_threads, SLICES)};
-    assert_null(oct_shard_make(OCT_SHARD_SLICE, 0, 1, SLICES, 1, &config.shard));
-    assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
+    oct_cpu_numbers numbers = {
+        .k = k, .n_threads = n_threads, .n_domains = oct_cpu_domains(&topology, n_threads, SLICES)};
+    assert_null(oct_shard_make(OCT_SHARD_SLICE, 0, 1, SLICES, 1, &numbers.shard));
+    assert_int_equal(oct_cpu_open(&numbers, &topology, false, &b, &err), OCT_OK);
     oct_topology_free(&topology);
-    ((oct_cpu *)(void *)b)->k = k;
 
     oct_graph g;
-    oct_graph_init(&g, TOKENS);
-    oct_tensor *x = oct_graph_embed(&g, &table, 1.0f);
-    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &out_split.layout), &out_split);
-    x = oct_graph_linear(&g, oct_graph_quantise(&g, x, &in_split.layout), &in_split);
-    x = oct_graph_experts(&g, oct_graph_quantise(&g, x, &gate_up.layout), NULL, 1, &gate_up, &down);
+    oct_graph_init(&g, TOKENS, 2, 0, NULL, 0);
+    const oct_tensor *x = oct_graph_embed(&g, &table, 1.0f);
+    x = oct_graph_linear(&g, x, &out_split);
+    x = oct_graph_linear(&g, x, &in_split);
+    x = oct_graph_experts(&g, x, NULL, 1, &gate_up, &down);
     oct_plan p;
-    assert_int_equal(oct_plan_make(&g, b, &p, &err), OCT_OK);
-    assert_int_equal(oct_plan_alloc(&p, b, &err), OCT_OK);
+    oct_plan_spec spec = {.shard = &numbers.shard, .n_places = 1};
+    spec.place[OCT_HOST].kind = &oct_cpu_kind;
+    spec.place[OCT_HOST].numbers = &numbers;
+    assert_int_equal(oct_plan_make(&g, &spec, NULL, 0, &p, &err), OCT_OK);
+    oct_runner r = {.comm = oct_comm_local(), .backend = {b}};
+    assert_int_equal(oct_runner_open(&r, &p, as_it_is, NULL, &err), OCT_OK);
     int32_t token[TOKENS], zero[TOKENS] = {0};
     for (int i = 0; i < TOKENS; i++)
         token[i] = (i * 31 + 5) % TOKENS;
-    oct_run run = {
-        .n_rows = n_rows, .token = token, .seq = zero, .pos = zero, .comm = oct_comm_local()};
-    assert_int_equal(b->run(b, &p, 0, g.n_nodes, &run, &err), OCT_OK);
+    oct_run run = {.n_rows = n_rows, .token = token, .seq = zero, .pos = zero};
+    assert_int_equal(oct_runner_run(&r, &run, &(oct_tally){0}, &err), OCT_OK);
     float *out = malloc((size_t)n_rows * OUT * sizeof *out);
     assert_non_null(out);
-    memcpy(out, p.buffer + x->offset, (size_t)n_rows * OUT * sizeof *out);
-    oct_plan_free(&p, b);
+    memcpy(out, r.buffer[OCT_HOST] + oct_plan_offset(&p, OCT_HOST, x),
+           (size_t)n_rows * OUT * sizeof *out);
+    oct_runner_free(&r);
+    oct_plan_free(&p);
     oct_graph_free(&g);
-    b->free(b);
     return out;
 }
 
@@ -146,7 +154,9 @@ static void several_panels(void **state)
         int64_t n_rows;
     } cases[] = {{NULL, 1, TOKENS}, {NULL, 2, 40}, {NULL, 1, 15}, {"numa:2 core:1 pu:1", 2, 33}};
     weights_make();
-    oct_kernels k = oct_kernel_rows[oct_isa_detect()];
+    const oct_kernels *best;
+    assert_int_equal(oct_kernels_choose(NULL, oct_isa_detect(), &best, NULL), OCT_OK);
+    oct_kernels k = *best;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         k.panels = 1;
         float *one = evaluate(&k, cases[i].machine, cases[i].n_threads, cases[i].n_rows);

@@ -1,4 +1,5 @@
 /* test_place.c: moving the weights changes nothing but where they lie. */
+#include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,10 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
-#include "model_impl.h"
+#include "machine.h"
+#include "machine_rig.h"
+#include "placement.h"
+#include "topology.h"
 
 static const int32_t tokens[9] = {677, 263, 2224, 272, 263, 1252, 9, 3000, 4095};
 
@@ -23,16 +28,18 @@ static oct_model *open_tiny(void)
     return m;
 }
 
-static float *logits_of(const oct_model *m, const char *topology)
+static float *logits_of(const oct_model *m, const oct_placement *placement, const char *topology)
 {
     oct_error err = {0};
     oct_session *s;
-    const oct_session_params p = {.n_threads = 4, .topology = topology};
+    oct_machine *machine = machine_like(topology);
+    const oct_session_params p = {.n_threads = 4, .machine = machine, .placement = placement};
     float *out = malloc((size_t)oct_model_get_info(m)->n_vocab * sizeof *out);
     assert_int_equal(oct_session_new(m, &p, &s, &err), OCT_OK);
     const oct_batch b = {9, tokens, NULL, NULL};
     assert_int_equal(oct_eval(s, &b, out, &err), OCT_OK);
     oct_session_free(s);
+    oct_machine_free(machine);
     return out;
 }
 
@@ -65,26 +72,109 @@ static void test_own(void **state)
     (void)state;
     static const char *const topologies[] = {NULL, "numa:2 core:2 pu:1", "numa:4 core:1 pu:1"};
     oct_model *m = open_tiny();
-    float *want = logits_of(m, NULL);
+    float *want = logits_of(m, NULL, NULL);
     size_t bytes = (size_t)oct_model_get_info(m)->n_vocab * sizeof *want;
-    oct_model_close(m);
     for (size_t i = 0; i < 3; i++) {
         oct_error err = {0};
         oct_own_report r;
-        const oct_own_params p = {.n_threads = 4, .topology = topologies[i], .progress = count};
-        m = open_tiny();
+        oct_placement *owned;
+        oct_machine *machine = machine_like(topologies[i]);
+        const oct_own_params p = {.n_threads = 4, .machine = machine, .progress = count};
         last_done = 0;
-        assert_int_equal(oct_model_own(m, &p, &r, &err), OCT_OK);
+        assert_int_equal(oct_placement_own(m, &p, &owned, &r, &err), OCT_OK);
+        oct_machine_free(machine);
         if (i > 0)
             assert_int_equal(r.n_domains, i == 1 ? 2 : 4);
+        assert_int_equal(r.pages_sampled, 0); /* one node, or a machine that is not there */
         assert_true(r.bytes > 10000000 && last_done > 0);
-        float *got = logits_of(m, topologies[i]);
+        float *got = logits_of(m, owned, topologies[i]);
         assert_memory_equal(want, got, bytes);
         free(got);
-        assert_int_equal(oct_model_own(m, &p, &r, &err), OCT_OK); /* again: nothing to do */
-        oct_model_close(m);
+        oct_placement_free(owned);
     }
     free(want);
+    oct_model_close(m);
+}
+
+/* Sessions of an owned placement read nothing of the mapping but what they own a copy of. */
+static void test_own_reads_the_copy(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_own_report r;
+    oct_placement *owned;
+    oct_model *m = open_tiny();
+    float *want = logits_of(m, NULL, NULL);
+    size_t bytes = (size_t)oct_model_get_info(m)->n_vocab * sizeof *want;
+    assert_int_equal(oct_placement_own(m, &(oct_own_params){.n_threads = 2}, &owned, &r, &err),
+                     OCT_OK);
+    uintptr_t at =
+        (uintptr_t)oct_gguf_bytes(m->file) + (oct_gguf_data_offset(m->file) + 4095) / 4096 * 4096;
+    size_t n = oct_gguf_file_bytes(m->file) - (oct_gguf_data_offset(m->file) + 4095) / 4096 * 4096;
+    assert_int_equal(mprotect((void *)at, n, PROT_NONE), 0);
+    float *got = logits_of(m, owned, NULL);
+    assert_memory_equal(want, got, bytes);
+    assert_int_equal(mprotect((void *)at, n, PROT_READ), 0);
+    free(got);
+    free(want);
+    oct_placement_free(owned);
+    oct_model_close(m);
+}
+
+/* A system of two nodes: what was bound where, and where it says that pages are. */
+typedef struct fake_numa {
+    _Atomic int64_t n_bound[2];
+    int64_t n_asked;
+    int refuse; /* errno of every binding */
+    int answer; /* the node where all pages are said to be */
+} fake_numa;
+
+static int fake_bind(void *ctx, void *p, size_t bytes, int node)
+{
+    fake_numa *f = ctx;
+    (void)p;
+    assert_true(bytes > 0 && (node == 0 || node == 1));
+    f->n_bound[node]++;
+    return f->refuse;
+}
+
+static int fake_where(void *ctx, const void *p)
+{
+    fake_numa *f = ctx;
+    (void)p;
+    f->n_asked++;
+    return f->answer;
+}
+
+/* Pages are counted, and those that lie wrong are seen. */
+static void test_own_counts_pages(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_model *m = open_tiny();
+    oct_topology t;
+    assert_int_equal(oct_topology_load("numa:2 core:2 pu:1", &t, &err), OCT_OK);
+    int64_t on_node[2];
+    for (int node = 0; node < 2; node++) {
+        fake_numa f = {.answer = node, .refuse = node ? EPERM : 0};
+        const oct_numa numa = {fake_bind, fake_where, &f};
+        oct_own_report r;
+        oct_placement *owned;
+        assert_int_equal(
+            oct_placement_own_on(m, &(oct_own_params){.n_threads = 4}, &t, &numa, &owned, &r, &err),
+            OCT_OK);
+        assert_true(f.n_bound[0] > 0 && f.n_bound[1] > 0);
+        assert_int_equal(r.pages_sampled, f.n_asked);
+        assert_true(r.pages_sampled > 100);
+        assert_int_equal(r.bind_errno, f.refuse);
+        on_node[node] = r.pages_local;
+        oct_placement_free(owned);
+        if (node == 1) /* all pages belong to one of the two */
+            assert_int_equal(on_node[0] + on_node[1], r.pages_sampled);
+    }
+    assert_true(on_node[0] > 0 && on_node[1] > 0);
+    oct_topology_free(&t);
+    oct_model_close(m);
 }
 
 static void test_own_cancelled(void **state)
@@ -93,18 +183,44 @@ static void test_own_cancelled(void **state)
     const volatile int cancel = 1;
     oct_error err = {0};
     oct_own_report r;
+    oct_placement *owned;
     oct_model *m = open_tiny();
     const oct_own_params p = {.n_threads = 2, .cancel = &cancel};
-    assert_int_equal(oct_model_own(m, &p, &r, &err), OCT_ERR_CANCELLED);
-    float *logits = logits_of(m, NULL); /* still usable, from the mapping */
+    assert_int_equal(oct_placement_own(m, &p, &owned, &r, &err), OCT_ERR_CANCELLED);
+    assert_null(owned);
+    float *logits = logits_of(m, NULL, NULL); /* still usable, from the mapping */
     free(logits);
+    oct_model_close(m);
+}
+
+/* A model of which a part was kept refuses what needs more, whatever is called then. */
+static void test_kept(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_own_report r;
+    oct_placement *owned;
+    oct_session *s;
+    oct_model *m = open_tiny();
+    assert_int_equal(oct_model_keep_part(m, 0, 2, (oct_shard_layout)77, &err), OCT_ERR_ARG);
+    err = (oct_error){0};
+    assert_int_equal(oct_model_keep_part(m, 2, 2, OCT_SHARD_SLICE, &err), OCT_ERR_ARG);
+    err = (oct_error){0};
+    assert_int_equal(oct_model_keep_part(m, 1, 2, OCT_SHARD_SLICE, &err), OCT_OK);
+    assert_int_equal(oct_session_new(m, &(oct_session_params){0}, &s, &err), OCT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "holds the part of rank 1 of 2 by slice"));
+    err = (oct_error){0};
+    assert_int_equal(oct_model_keep_part(m, 0, 2, OCT_SHARD_SLICE, &err), OCT_ERR_UNSUPPORTED);
+    assert_int_equal(oct_placement_own(m, &(oct_own_params){.n_threads = 2}, &owned, &r, &err),
+                     OCT_OK); /* of what is there */
+    oct_placement_free(owned);
     oct_model_close(m);
 }
 
 /* Bytes of the attention matrices of all layers. */
 static uint64_t attention_bytes(const oct_model *m)
 {
-    const oct_weight_layout *l[2] = {&m->layouts.qkv, &m->layouts.attn_out};
+    const oct_weight_layout *l[2] = {&m->layers[0].qkv.layout, &m->layers[0].attn_out.layout};
     uint64_t bytes = 0;
     for (int i = 0; i < 2; i++)
         bytes += (uint64_t)l[i]->n_slices * (l[i]->unit_stride + l[i]->scale_stride);
@@ -145,14 +261,15 @@ static void test_replicated(void **state)
                 assert_int_equal(oct_model_keep_part(m, rank, size, by, &err), OCT_OK);
                 mapped[k] = mapped_bytes();
                 more = attention_bytes(m) / (uint64_t)size * (uint64_t)(size - 1);
-                if (k == 1)
-                    assert_true(need[k].kv == need_of(m, 0, 1, by).kv);
                 oct_model_close(m);
             }
             assert_true(more > 0 && mapped[1] - mapped[0] == more);
             assert_true(need[1].weights - need[0].weights == more);
             assert_true(need[1].weights <= mapped[1]);
             assert_true(need[1].kv == need[0].kv * (uint64_t)size);
+            oct_model *m = open_tiny();
+            assert_true(need[1].kv == need_of(m, 0, 1, OCT_SHARD_SLICE).kv);
+            oct_model_close(m);
         }
 }
 
@@ -187,7 +304,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own),
+        cmocka_unit_test(test_own_reads_the_copy),
+        cmocka_unit_test(test_own_counts_pages),
         cmocka_unit_test(test_own_cancelled),
+        cmocka_unit_test(test_kept),
         cmocka_unit_test(test_keep_part),
         cmocka_unit_test(test_replicated),
     };

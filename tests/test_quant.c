@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "act.h"
 #include "f16.h"
 #include "q8.h"
 #include "rig.h"
@@ -103,6 +104,8 @@ static void bad_layouts(void **state)
     assert_non_null(oct_weight_layout_init(&l));
     l.n_experts = big / 2;
     assert_non_null(oct_weight_layout_init(&l));
+    l.n_experts = OCT_WEIGHT_MAX_EXPERTS + 1;
+    assert_non_null(oct_weight_layout_init(&l));
     l.n_experts = 1;
     l.n_parts = 4;
     assert_non_null(oct_weight_layout_init(&l));
@@ -193,12 +196,12 @@ static packed packed_new(matrix *m)
 
 static void pack(const matrix *m, int64_t slice, const oct_weight_source *src, packed u)
 {
-    oct_q8_pack(&m->l, slice, src, u.weights, u.scales);
+    oct_weight_pack(&m->l, slice, src, u.weights, u.scales);
 }
 
 static bool verify(const matrix *m, int64_t slice, packed u)
 {
-    return oct_q8_verify(&m->l, slice, m->src, u.weights, u.scales);
+    return oct_weight_verify(&m->l, slice, m->src, u.weights, u.scales);
 }
 
 /* Every place of the unit against the source, and every source number seen once. */
@@ -222,13 +225,13 @@ static void unit_matches(const matrix *m, int64_t slice, packed u)
                                ? m->src[part]
                                      .w[(first_group * l->group_in + i) * m->src[part].ld + channel]
                                : 0;
-                assert_int_equal(oct_q8_weight(l, u.weights, panel, lane, i), want);
+                assert_int_equal(oct_weight_at(l, u.weights, panel, lane, i), want);
             }
             for (int64_t g = 0; g < l->unit_groups; g++) {
                 int want = used ? source_scale(&m->src[part],
                                                (first_group + g) * m->src[part].ld + channel)
                                 : 0;
-                assert_int_equal(oct_q8_scale(l, u.scales, panel, lane, g), want);
+                assert_int_equal(oct_weight_scale(l, u.scales, panel, lane, g), want);
             }
         }
     }
@@ -240,6 +243,23 @@ static void unit_matches(const matrix *m, int64_t slice, packed u)
     }
     assert_int_equal(n_lanes, l->unit_out);
     assert_int_equal(sum_channels, want_sum);
+}
+
+/* Runs of inputs of any length, over borders of groups, are what single inputs are. */
+static void runs_match(matrix *m, packed u)
+{
+    int64_t unit_in = m->l.unit_groups * m->l.group_in;
+    for (int i = 0; i < 50; i++) {
+        int64_t first = rig_int(&rng, 0, unit_in - 1), n = rig_int(&rng, 0, unit_in - first);
+        int64_t panel = rig_int(&rng, 0, m->l.n_panels - 1);
+        int lane = (int)rig_int(&rng, 0, OCT_PANEL - 1);
+        int8_t *w = rig_buffer_new(&m->pool, (size_t)n + 1, 1);
+        w[n] = 77;
+        oct_weight_unpack(&m->l, u.weights, panel, lane, first, n, w);
+        for (int64_t k = 0; k < n; k++)
+            assert_int_equal(w[k], oct_weight_at(&m->l, u.weights, panel, lane, first + k));
+        assert_int_equal(w[n], 77);
+    }
 }
 
 /* One bit of n stored bytes changes: found, whichever byte it is, by verifying both places and
@@ -265,29 +285,97 @@ static void changes_are_found(const matrix *m, int64_t slice, packed u, bool sca
     }
 }
 
+/* All slices of a matrix: packed, unpacked, verified, and every change found. */
+static void packs(matrix *m, const char *what, int64_t c)
+{
+    matrix_fill(m);
+    for (int64_t slice = 0; slice < m->l.n_slices; slice++) {
+        packed u = packed_new(m), half = packed_new(m);
+        pack(m, slice, m->src, u);
+        unit_matches(m, slice, u);
+        runs_match(m, u);
+        if (!verify(m, slice, u))
+            fail_msg("%s %d slice %d: verify refuses what pack wrote", what, (int)c, (int)slice);
+        changes_are_found(m, slice, u, false);
+        changes_are_found(m, slice, u, true);
+        /* One place at a time: the same bytes. */
+        pack(m, slice, m->src, (packed){.weights = half.weights});
+        pack(m, slice, m->src, (packed){.scales = half.scales});
+        assert_memory_equal(half.weights, u.weights, m->l.unit_stride);
+        assert_memory_equal(half.scales, u.scales, m->l.scale_stride);
+    }
+    assert_true(rig_release(&m->pool));
+}
+
 static void packing(void **state)
 {
     (void)state;
     for (size_t c = 0; c < sizeof pack_cases / sizeof *pack_cases; c++) {
         matrix m = {.l = pack_cases[c]};
         m.l.n_experts = 1;
-        matrix_fill(&m);
-        for (int64_t slice = 0; slice < m.l.n_slices; slice++) {
-            packed u = packed_new(&m), half = packed_new(&m);
-            pack(&m, slice, m.src, u);
-            unit_matches(&m, slice, u);
-            if (!verify(&m, slice, u))
-                fail_msg("case %zu slice %d: verify refuses what pack wrote", c, (int)slice);
-            changes_are_found(&m, slice, u, false);
-            changes_are_found(&m, slice, u, true);
-            /* One place at a time: the same bytes. */
-            pack(&m, slice, m.src, (packed){.weights = half.weights});
-            pack(&m, slice, m.src, (packed){.scales = half.scales});
-            assert_memory_equal(half.weights, u.weights, m.l.unit_stride);
-            assert_memory_equal(half.scales, u.scales, m.l.scale_stride);
-        }
-        assert_true(rig_release(&m.pool));
+        packs(&m, "case", (int64_t)c);
     }
+}
+
+/* Groups, slices and parts at random, with tails everywhere. */
+static oct_weight_layout random_layout(oct_weight_type type)
+{
+    bool split_in = rig_int(&rng, 0, 1), interleave = rig_int(&rng, 0, 1);
+    oct_weight_layout l = {.type = type,
+                           .n_experts = 1,
+                           .n_slices = rig_int(&rng, 1, 4),
+                           .n_parts = interleave ? 2 : (int)rig_int(&rng, 1, 3),
+                           .interleave = interleave,
+                           .split = split_in ? OCT_SPLIT_IN : OCT_SPLIT_OUT};
+    l.n_groups = rig_int(&rng, 1, 3) * (split_in ? l.n_slices : 1);
+    int64_t group_in = rig_int(&rng, 1, 70);
+    while (oct_weight_types[type].group_bytes(group_in) == 0)
+        group_in++;
+    l.n_in = l.n_groups * group_in;
+    for (int p = 0; p < l.n_parts; p++)
+        l.part_out[p] =
+            interleave && p ? l.part_out[0] : rig_int(&rng, 1, 90) * (split_in ? 1 : l.n_slices);
+    return l;
+}
+
+static void every_type_packs(void **state)
+{
+    (void)state;
+    for (int t = 0; t < OCT_WEIGHT_TYPES; t++)
+        for (int i = 0; i < 8; i++) {
+            matrix m = {.l = random_layout((oct_weight_type)t)};
+            packs(&m, oct_weight_types[t].name, i);
+        }
+}
+
+static void table_of_types(void **state)
+{
+    (void)state;
+    oct_weight_type type;
+    for (int t = 0; t < OCT_WEIGHT_TYPES; t++) {
+        const oct_weight_type_info *info = &oct_weight_types[t];
+        assert_true(info->number > 0 && info->name && info->name[0]);
+        assert_true(oct_weight_type_find(info->number, &type));
+        assert_int_equal(type, t); /* no other has the number */
+        for (int u = 0; u < t; u++)
+            assert_string_not_equal(info->name, oct_weight_types[u].name);
+        assert_true(info->act_digits != 0 && (info->act_digits & ~6u) == 0);
+        for (int digits = 0; digits < 4; digits++)
+            assert_int_equal(oct_weight_takes(type, digits), info->act_digits >> digits & 1);
+        for (int64_t n = 1; n < 300; n++) {
+            oct_weight_layout l = layout_of(OCT_SPLIT_OUT, 1, 2 * n, 2, 100, 0, 0, false);
+            l.type = (oct_weight_type)t;
+            assert_int_equal(info->group_bytes(n) % 64, 0);
+            assert_int_equal(oct_weight_layout_init(&l) == NULL, info->group_bytes(n) != 0);
+        }
+    }
+    assert_true(oct_weight_type_find(1, &type) && type == OCT_WEIGHT_Q8);
+    assert_true(oct_weight_takes(OCT_WEIGHT_Q8, 1) && oct_weight_takes(OCT_WEIGHT_Q8, 2));
+    assert_false(oct_weight_type_find(0, &type)); /* plain, in a file */
+    assert_false(oct_weight_type_find(UINT32_MAX, &type));
+    oct_weight_layout l = layout_of(OCT_SPLIT_OUT, 1, 64, 1, 64, 0, 0, false);
+    l.type = OCT_WEIGHT_TYPES;
+    assert_non_null(oct_weight_layout_init(&l));
 }
 
 /* The padding of the last quad, byte by byte: 27 inputs leave one of four unused. */
@@ -434,7 +522,7 @@ static void act_layouts(void **state)
         oct_act_layout_init(&a, sizes[i / 2][0], sizes[i / 2][1], digits);
         assert_int_equal(a.digits, digits);
         assert_int_equal(a.most, digits == 1 ? 127 : 32639);
-        assert_int_equal(a.block, digits == 1 ? OCT_Q8_BLOCK_I8 : 512);
+        assert_int_equal(a.block, digits == 1 ? OCT_ACT_BLOCK_I8 : 512);
         assert_int_equal(a.group_in * a.n_groups, a.n_in);
         assert_int_equal(a.group_pad % 64, 0);
         assert_true(a.group_pad >= a.group_in && a.group_pad < a.group_in + 64);
@@ -578,6 +666,8 @@ int main(void)
         cmocka_unit_test(grok1_layouts),
         cmocka_unit_test(bad_layouts),
         cmocka_unit_test(packing),
+        cmocka_unit_test(every_type_packs),
+        cmocka_unit_test(table_of_types),
         cmocka_unit_test(padding_is_zero),
         cmocka_unit_test(swapped_sources_are_found),
         cmocka_unit_test(quantise_error_is_bounded),

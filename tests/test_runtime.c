@@ -12,7 +12,6 @@
 
 #include "cpu_impl.h"
 #include "plan.h"
-#include "route.h"
 #include "threads.h"
 #include "topology.h"
 
@@ -147,7 +146,7 @@ static void share_thread(void *ctx, int thread, int n_threads)
 {
     void **args = ctx;
     oct_cpu_run c = {.cpu = args[0], .thread = thread, .n_threads = n_threads};
-    int half = n_threads / c.cpu->n_domains;
+    int half = n_threads / c.cpu->n.n_domains;
     c.domain = thread / half;
     c.domain_thread = thread % half;
     c.domain_threads = half;
@@ -169,8 +168,9 @@ static void test_share(void **state)
     for (int domains = 1; domains <= 2; domains++)
         for (int threads = domains; threads <= 8; threads += domains) {
             oct_backend *b;
-            oct_cpu_config config = {.n_threads = threads, .topology = &t, .n_domains = domains};
-            assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
+            const oct_cpu_numbers numbers = {
+                .k = oct_kernel_rows, .n_threads = threads, .n_domains = domains};
+            assert_int_equal(oct_cpu_open(&numbers, &t, false, &b, &err), OCT_OK);
             count_job j = {0};
             void *args[2] = {b, &j};
             oct_team_run(((oct_cpu *)(void *)b)->team, share_thread, args);
@@ -183,60 +183,79 @@ static void test_share(void **state)
     oct_topology_free(&t);
 }
 
+/* When a tensor is alive: from the first step that writes it to the last that reads it. */
+typedef struct span {
+    int first, last;
+    size_t at, bytes;
+} span;
+
 /* Pieces of the buffer that are alive at the same time must not overlap, and the buffer must be
  * smaller than the sum of all pieces: otherwise nothing was shared. */
 static void test_plan(void **state)
 {
     (void)state;
     oct_error err = {0};
-    oct_backend *b;
-    oct_topology topology;
-    assert_int_equal(oct_topology_load(NULL, &topology, &err), OCT_OK);
-    const oct_cpu_config config = {
-        .isa = OCT_ISA_REF, .n_threads = 2, .topology = &topology, .n_domains = 1};
-    assert_int_equal(oct_backend_cpu(&config, &b, &err), OCT_OK);
-    oct_topology_free(&topology);
-    oct_table table = {NULL, 100, 100, 100, 96};
+    const oct_shard shard = {.size = 1};
+    const oct_cpu_numbers numbers = {.k = oct_kernel_rows, .n_threads = 2, .n_domains = 1};
+    const oct_table table = {NULL, 100, 100, 100, 96, 1};
     static const float ones[96];
-    oct_tensor gamma = {.name = "g", .dtype = OCT_F32, .rows = 1, .cols = 96, .data = ones};
+    const oct_plain gamma = {.name = "g", .rows = 1, .cols = 96, .data = ones};
     oct_graph g;
-    oct_graph_init(&g, 9);
-    oct_tensor *h = oct_graph_embed(&g, &table, 2);
+    oct_graph_init(&g, 9, 2, 0, NULL, 0);
+    const oct_tensor *h = oct_graph_embed(&g, &table, 2);
     for (int i = 0; i < 20; i++)
         oct_graph_add_norm(&g, h,
                            oct_graph_norm(&g, oct_graph_norm(&g, h, &gamma, 1e-5f), &gamma, 1e-5f),
                            &gamma, 1e-5f);
     oct_graph_head(&g, oct_graph_norm(&g, oct_graph_select(&g, h), &gamma, 1e-5f), &table, 1);
     oct_plan p;
-    assert_int_equal(oct_plan_make(&g, b, &p, &err), OCT_OK);
+    oct_plan_spec spec = {.shard = &shard, .n_places = 1};
+    spec.place[0].kind = &oct_cpu_kind;
+    spec.place[0].numbers = &numbers;
+    assert_int_equal(oct_plan_make(&g, &spec, NULL, 0, &p, &err), OCT_OK);
+    assert_int_equal(p.n_steps, g.n_nodes);
+    enum { MAX = 100 };
+    span s[MAX];
     size_t sum = 0;
-    for (oct_tensor *t = g.activations; t; t = t->next) {
-        size_t bytes = (size_t)t->rows * t->row_bytes;
-        sum += bytes;
-        assert_int_equal(t->offset % 64, 0);
-        assert_true(t->offset + bytes <= p.shared_bytes);
-        for (oct_tensor *u = t->next; u; u = u->next) {
-            bool together = t->first <= u->last && u->first <= t->last;
-            bool overlap = t->offset < u->offset + (size_t)u->rows * u->row_bytes &&
-                           u->offset < t->offset + bytes;
+    assert_true(g.n_tensors < MAX);
+    for (int i = 0; i < g.n_tensors; i++)
+        s[i] = (span){.first = -1};
+    for (int i = 0; i < g.n_nodes; i++) {
+        const oct_tensor *used[3] = {g.nodes[i].in[0], g.nodes[i].in[1], g.nodes[i].out};
+        for (int k = 0; k < 3; k++)
+            if (used[k]) {
+                span *t = &s[used[k]->index];
+                t->first = t->first < 0 ? i : t->first;
+                t->last = i;
+                t->at = oct_plan_offset(&p, 0, used[k]);
+                t->bytes = (size_t)used[k]->rows * used[k]->row_bytes;
+            }
+    }
+    for (int i = 0; i < g.n_tensors; i++) {
+        sum += s[i].bytes;
+        assert_int_equal(s[i].at % 64, 0);
+        assert_true(s[i].at + s[i].bytes <= p.need[0].shared);
+        for (int k = 0; k < i; k++) {
+            bool together = s[i].first <= s[k].last && s[k].first <= s[i].last;
+            bool overlap = s[i].at < s[k].at + s[k].bytes && s[k].at < s[i].at + s[i].bytes;
             assert_false(together && overlap);
         }
     }
-    assert_true(p.shared_bytes * 5 < sum);
+    assert_true(p.need[0].shared * 5 < sum);
+    oct_plan_free(&p);
     oct_graph_free(&g);
-    b->free(b);
 }
 
 static void test_graph_errors(void **state)
 {
     (void)state;
     oct_error err = {0};
-    oct_table table = {NULL, 100, 100, 100, 96};
+    oct_table table = {NULL, 100, 100, 100, 96, 1};
     static const float ones[64];
-    oct_tensor narrow = {.name = "g", .dtype = OCT_F32, .rows = 1, .cols = 64, .data = ones};
+    oct_plain narrow = {.name = "g", .rows = 1, .cols = 64, .data = ones};
     oct_graph g;
-    oct_graph_init(&g, 3);
-    oct_tensor *h = oct_graph_embed(&g, &table, 1);
+    oct_graph_init(&g, 3, 2, 0, NULL, 0);
+    const oct_tensor *h = oct_graph_embed(&g, &table, 1);
     assert_null(oct_graph_norm(&g, h, &narrow, 1e-5f));
     assert_null(oct_graph_select(&g, h)); /* sticky */
     assert_int_equal(oct_graph_status(&g, &err), OCT_ERR_SHAPE);

@@ -17,7 +17,11 @@
 
 #include "model_impl.h"
 #include "rig.h"
-#include "synthetic.h"
+#include "convert.h"
+#include "machine.h"
+#include "session_impl.h"
+#include "threads.h"
+#include "grok.h"
 #include "thread_ranks.h"
 
 enum { V = 130, CTX = 4224, PAGE = 128 };
@@ -32,13 +36,13 @@ static int make_model(void **state)
     oct_error err = {0};
     char path[64];
     rig_rng rng = {3};
-    oct_grok_config c = oct_synthetic_grok1(2, V);
+    oct_grok_config c = oct_grok1_config(2, V);
     c.n_ctx = CTX;
     c.d_model = 64;
     c.n_q_heads = 16;
     c.head_dim = 24; /* values are padded to 32 */
     c.d_ff = 128;
-    const oct_synthetic_params p = {.config = c, .seed = 1, .fd = memfd_create("model", 0)};
+    const oct_synthetic_params p = {.config = &c, .seed = 1, .fd = memfd_create("model", 0)};
     if (oct_synthetic_write(&p, &err) != OCT_OK) {
         printf("%s\n", err.text);
         return -1;
@@ -261,15 +265,18 @@ static void test_numeric(void **state)
     oct_kv_usage before = usage(s);
     for (int i = 0; i < 2 * PAGE; i++)
         seq[i] = i % 2;
-    oct_tensor *norm = &model->norm_final;
-    const float *right = norm->data;
+    const oct_plain *norm = &model->norm_final;
+    oct_step *last = s->p.plan.steps;
+    while (!last->node || last->node->plain != norm)
+        last++;
+    const void *right = last->at[0];
     float *wrong = malloc((size_t)norm->cols * sizeof *wrong);
     for (int64_t i = 0; i < norm->cols; i++)
         wrong[i] = NAN;
-    norm->data = wrong;
+    last->at[0] = wrong;
     const oct_batch both = {.n = 2 * PAGE, .token = text + 200, .seq = seq};
     assert_int_equal(oct_eval(s, &both, a, &err), OCT_ERR_NUMERIC);
-    norm->data = right;
+    last->at[0] = right;
     free(wrong);
     oct_kv_usage after = usage(s);
     assert_memory_equal(&before, &after, sizeof before);
@@ -389,7 +396,8 @@ static oct_status play(job *j, oct_session *s, oct_error *err)
     OCT_TRY(rebuild(s, 0, &stories[4], out + 4 * V, &held, err));
     if (held != 256)
         return oct_fail(err, OCT_ERR_ARG, "reused %lld, expected 256", (long long)held);
-    /* 4 + 2 pages are in use or cached, 8 are in the pool: 1000 tokens take all that nobody holds */
+    /* 4 + 2 pages are in use or cached, 8 are in the pool: 1000 tokens take all that nobody holds
+     */
     oct_session_truncate(s, 0, 0);
     oct_session_truncate(s, 1, 0);
     OCT_TRY(try_append(s, 2, text + 5000, 1000, ignored, err));
@@ -409,12 +417,14 @@ static oct_status play(job *j, oct_session *s, oct_error *err)
 static void check_play(const float *want, int ranks, oct_shard_layout by, const char *topology,
                        int n_threads)
 {
+    oct_machine *machine;
+    MUST(oct_machine_load(topology, &machine, &must));
     job j = {.model = model,
              .params = {.n_ctx = 1024,
                         .n_seqs = 4,
                         .n_threads = n_threads,
                         .chunk = 48,
-                        .topology = topology,
+                        .machine = machine,
                         .shard = by},
              .tokens = text,
              .B = 1,
@@ -433,6 +443,7 @@ static void check_play(const float *want, int ranks, oct_shard_layout by, const 
             fail_msg("%d ranks, layout %d, %s: result %d differs", ranks, (int)by,
                      topology ? topology : "no domains", r);
     free(got);
+    oct_machine_free(machine);
 }
 
 static void test_play(void **state)

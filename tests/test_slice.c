@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "export.h"
+#include "convert.h"
+#include "gguf.h"
 #include "gguf_part.h"
-#include "slice.h"
 #include "thread_ranks.h"
 
 #define MODEL(name) OCT_TEST_MODELS "/" name ".gguf"
@@ -87,6 +87,7 @@ static void check_job(const char *model, int ranks, oct_shard_layout by, bool mi
     oct_error err = {0};
     oct_model *m[MAX_RANKS];
     oct_own_report own;
+    oct_placement *owned = NULL;
     uint64_t bytes = 0;
     for (int r = 0; r < ranks; r++) {
         bool whole = mixed && r % 2 == 0;
@@ -102,12 +103,13 @@ static void check_job(const char *model, int ranks, oct_shard_layout by, bool mi
                      i->file_bytes);
     }
     if (ranks == 2)
-        assert_int_equal(oct_model_own(m[1], &(oct_own_params){.n_threads = 2}, &own, &err),
-                         OCT_OK);
+        assert_int_equal(
+            oct_placement_own(m[1], &(oct_own_params){.n_threads = 2}, &owned, &own, &err), OCT_OK);
     assert_true(mixed || mapped(model) == 0);
     job j = {.model = m[0],
              .parts = m,
              .params = {.n_threads = 1, .shard = by},
+             .placement = {NULL, owned},
              .tokens = tokens,
              .B = 1,
              .T = 12,
@@ -116,6 +118,7 @@ static void check_job(const char *model, int ranks, oct_shard_layout by, bool mi
     assert_memory_equal(want, got,
                         (size_t)(12 * oct_model_get_info(m[0])->n_vocab) * sizeof(float));
     free(got);
+    oct_placement_free(owned);
     for (int r = 0; r < ranks; r++)
         oct_model_close(m[r]);
     printf("  %s, %d ranks by %s%s: same bits, %" PRIu64 " bytes of parts\n",
@@ -202,7 +205,8 @@ static void test_other_ranks(void **state)
     refused(OCT_ERR_UNSUPPORTED, oct_slice(&p, &report, &err), "asked for is the whole model",
             &err);
     refused(OCT_ERR_UNSUPPORTED,
-            oct_export_q8_0(part_path(1), part_path(2), &(oct_export_options){0}, &exported, &err),
+            oct_export_q8_0(&(oct_export_params){.model = part_path(1), .out = part_path(2)},
+                            &exported, &err),
             "asked for is the whole model", &err);
     p.model = MODEL("dense");
     static const int sizes[] = {-1, 0, 1, 3, 16};
@@ -243,17 +247,13 @@ static void write_file(const char *path, const uint8_t *b, size_t n)
 static oct_status look(const uint8_t *b, size_t n, oct_error *err)
 {
     oct_model *m;
-    oct_gguf *g;
     *err = (oct_error){0};
     write_file(part_path(0), b, n);
     oct_status s = oct_model_open(part_path(0), &m, err);
     if (s != OCT_OK)
         return s;
     oct_model_close(m);
-    assert_int_equal(oct_gguf_open(part_path(0), &g, err), OCT_OK);
-    s = oct_slice_verify(g, NULL, NULL, NULL, err);
-    oct_gguf_close(g);
-    return s;
+    return oct_verify(part_path(0), NULL, NULL, NULL, err);
 }
 
 static void test_damage(void **state)
@@ -376,18 +376,19 @@ typedef struct watch {
     volatile int cancel;
     int calls, stop_at; /* stop_at: the call that cancels */
     uint64_t last;
-    oct_slice_phase phase;
+    oct_convert_phase phase;
 } watch;
 
-static void on_progress(void *ctx, oct_slice_phase phase, uint64_t done, uint64_t total,
-                        const char *temp)
+static void on_progress(void *ctx, const oct_convert_progress *p)
 {
     watch *w = ctx;
-    assert_int_equal(access(temp, F_OK), 0);
-    assert_int_not_equal(access(part_path(5), F_OK), 0);
-    assert_true(done <= total && (phase == w->phase ? done >= w->last : phase > w->phase));
-    w->last = done;
-    w->phase = phase;
+    const bool complete = p->phase == OCT_CONVERT_DONE;
+    assert_int_equal(access(complete ? part_path(5) : p->temp, F_OK), 0);
+    assert_true(complete || access(part_path(5), F_OK) != 0);
+    assert_true(p->done <= p->total &&
+                (p->phase == w->phase ? p->done >= w->last : p->phase > w->phase));
+    w->last = p->done;
+    w->phase = p->phase;
     if (++w->calls == w->stop_at)
         w->cancel = 1;
 }
@@ -411,7 +412,7 @@ static void test_cancel(void **state)
         oct_lines_free(&report.warnings);
         if (s == OCT_OK) {
             calls = w.calls;
-            assert_int_equal(w.phase, OCT_SLICE_VERIFY);
+            assert_int_equal(w.phase, OCT_CONVERT_DONE);
             break;
         }
         assert_int_equal(s, OCT_ERR_CANCELLED);

@@ -12,6 +12,7 @@
 #include "comm.h"
 #include "kernels.h"
 #include "octet.h"
+#include "session_impl.h"
 
 enum { MAX_RANKS = 8 };
 
@@ -51,7 +52,7 @@ static oct_status thread_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     }
     show(c, x);
     oct_fold f;
-    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);
+    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_KERNELS_REF].add);
     for (int r = 0; r < c->size; r++) {
         memcpy(oct_fold_next(&f), h->place[r], (size_t)n * sizeof *x);
         oct_fold_push(&f);
@@ -84,6 +85,29 @@ static oct_status thread_gather(oct_comm *c, const void *mine, size_t bytes, voi
     return OCT_OK;
 }
 
+static oct_status thread_announce(oct_comm *c, void *data, size_t *bytes, oct_error *err)
+{
+    size_t room = *bytes;
+    OCT_TRY(thread_broadcast(c, bytes, sizeof *bytes, err));
+    if (*bytes > room)
+        return oct_fail(err, OCT_ERR_COMM, "%zu bytes for a room of %zu", *bytes, room);
+    return thread_broadcast(c, data, *bytes, err);
+}
+
+static oct_status thread_collect(oct_comm *c, const void *mine, size_t bytes, void *all,
+                                 oct_error *err)
+{
+    (void)err;
+    show(c, mine);
+    for (int r = 0; c->rank == 0 && r < c->size; r++) {
+        const void *from = ((thread_comm *)(void *)c)->hub->place[r];
+        if (from)
+            memcpy((char *)all + (size_t)r * bytes, from, bytes);
+    }
+    done(c);
+    return OCT_OK;
+}
+
 /* ---- a job ---- */
 
 typedef struct job job;
@@ -91,7 +115,9 @@ struct job {
     const oct_model *model;
     oct_model *const *parts; /* [n_ranks] models that the ranks use instead; NULL: all use model */
     oct_session_params params;
-    const int32_t *tokens; /* [B][T] */
+    const oct_placement *placement[MAX_RANKS]; /* of each rank's weights */
+    const oct_devices *devices[MAX_RANKS];     /* and beside its CPU */
+    const int32_t *tokens;                     /* [B][T] */
     int64_t B, T;
     int n_ranks;
     /* What rank 0 does with its session; NULL: `lead` */
@@ -144,13 +170,17 @@ static void *run_rank(void *arg)
                          .size = j->n_ranks,
                          .fold = thread_fold,
                          .broadcast = thread_broadcast,
+                         .announce = thread_announce,
+                         .collect = thread_collect,
                          .gather = thread_gather},
                         &j->hub};
     oct_session_params p = j->params;
     p.comm = j->n_ranks > 1 ? &comm.base : NULL;
     p.n_seqs = p.n_seqs ? p.n_seqs : j->B;
+    p.placement = j->placement[a->rank];
     oct_session *s;
-    oct_status status = oct_session_new(j->parts ? j->parts[a->rank] : j->model, &p, &s, err);
+    oct_status status = oct_session_new_on(j->parts ? j->parts[a->rank] : j->model, &p,
+                                           j->devices[a->rank], &s, err);
     if (status == OCT_OK) {
         status = a->rank > 0 ? oct_session_serve(s, err) : (j->lead ? j->lead : lead)(j, s, err);
         oct_session_free(s);

@@ -2,9 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
-#include "convert.h"
 #include "progress.h"
 
 typedef struct convert_state {
@@ -43,7 +45,9 @@ static int parse(convert_state *r, int argc, char **argv)
             "that\n"
             "are plain f32 or bfloat16 are quantised and the error is printed.\n"
             "Everything is checked before the work starts; the new file is read back and compared\n"
-            "with the checkpoint before it gets its name. Memory stays below 512 MiB.",
+            "with the checkpoint before it gets its name. Memory, mapped files included, stays "
+            "below "
+            "512 MiB.",
         .opts = rows,
         .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
@@ -72,48 +76,39 @@ static int parse(convert_state *r, int argc, char **argv)
     return -1;
 }
 
-/* Called by the converter's threads, one at a time. */
-static void on_progress(void *ctx, const oct_convert_progress *p)
-{
-    static const char *const names[] = {"writing", "syncing", "verifying", NULL};
-    convert_state *r = ctx;
-    oct_progress_phase(&r->progress, names[p->phase], p->done, p->total, p->temp);
-}
-
 static void show_report(const convert_state *r, const oct_convert_report *report)
 {
-    const oct_grok_config *c = &report->config;
+    const oct_model_info *c = &report->model;
     char in[24], out[24];
     fprintf(stderr, "%s: %lld files, %s -> %s: %lld tensors, %s, verified\n",
-            report->checkpoint_dir, (long long)report->n_files, oct_cli_bytes(report->in_bytes, in),
-            r->params.out, (long long)report->n_tensors, oct_cli_bytes(report->out_bytes, out));
+            report->checkpoint_dir, (long long)report->n_files,
+            oct_memory_text(report->in_bytes, in), r->params.out, (long long)report->n_tensors,
+            oct_memory_text(report->out_bytes, out));
     fprintf(stderr,
             "%s: %lld layers, d %lld, %lld query and %lld KV heads of %lld, FFN %lld, "
             "%lld experts (%lld used), vocabulary %lld, context %lld, %lld slices\n",
             report->is_grok1 ? "Grok-1" : "model", (long long)c->n_layers, (long long)c->d_model,
             (long long)c->n_q_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
-            (long long)c->d_ff, (long long)c->n_experts, (long long)c->n_used,
+            (long long)c->d_ff, (long long)c->n_experts, (long long)c->n_experts_used,
             (long long)c->n_vocab, (long long)c->n_ctx, (long long)c->n_slices);
     fprintf(stderr, "configuration: %s; tokenizer: %s\n",
             report->config_path ? report->config_path : "Grok-1's",
             report->tokenizer_path ? report->tokenizer_path : "none");
     if (report->n_quantised)
         fprintf(stderr, "quantised to int8: %lld tensors, relative error %.3e, largest %.3e\n",
-                (long long)report->n_quantised, oct_q8_error_rel(&report->q8_error),
-                report->q8_error.max_abs);
+                (long long)report->n_quantised, report->q8_error, report->q8_error_largest);
 }
 
 int oct_cmd_convert(int argc, char **argv)
 {
-    convert_state r = {.params.progress = on_progress};
+    convert_state r = {.params.progress = oct_progress_tell};
     oct_convert_report report = {0};
     oct_error err = {0};
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_cli_signals();
     r.params.cancel = oct_cli_cancel_flag();
-    r.params.progress_ctx = &r;
+    r.params.progress_ctx = &r.progress;
     oct_status s = oct_convert(&r.params, &report, &err);
     oct_cli_temp_file(NULL);
     if (s != OCT_OK && r.progress.what)

@@ -1,12 +1,14 @@
 /* octet export: from a model file to one for llama.cpp. */
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
-#include "export.h"
 #include "progress.h"
 
 typedef struct export_state {
-    const char *model, *out;
-    bool q8_0, lossy;
+    oct_export_params params;
+    bool q8_0;
     oct_progress progress;
 } export_state;
 
@@ -15,8 +17,8 @@ static int parse(export_state *r, int argc, char **argv)
     const oct_opt rows[] = {
         OCT_ROW_FLAG(0, "q8_0", &r->q8_0,
                      "matrices as type Q8_0 (required; the only type there is)"),
-        OCT_ROW_TEXT('o', "output", &r->out, "FILE", "the GGUF file to write (required)"),
-        OCT_ROW_FLAG(0, "lossy", &r->lossy,
+        OCT_ROW_TEXT('o', "output", &r->params.out, "FILE", "the GGUF file to write (required)"),
+        OCT_ROW_FLAG(0, "lossy", &r->params.lossy,
                      "round scales that 16-bit floats do not hold, instead of\n"
                      "refusing"),
     };
@@ -42,23 +44,16 @@ static int parse(export_state *r, int argc, char **argv)
     int code = oct_cli_parse(&cli, argc, argv, &first);
     if (code >= 0)
         return code;
-    const char *missing = first == argc ? "MODEL"
-                          : !r->out     ? "-o OUT.gguf"
-                          : !r->q8_0    ? "--q8_0"
-                                        : NULL;
+    const char *missing = first == argc    ? "MODEL"
+                          : !r->params.out ? "-o OUT.gguf"
+                          : !r->q8_0       ? "--q8_0"
+                                           : NULL;
     if (missing) {
         oct_cli_error("export: %s is missing (octet export --help shows the usage)", missing);
         return OCT_EXIT_USAGE;
     }
-    r->model = argv[first];
+    r->params.model = argv[first];
     return -1;
-}
-
-static void on_progress(void *ctx, uint64_t done, uint64_t total, const char *temp)
-{
-    export_state *r = ctx;
-    static const char writing[] = "writing";
-    oct_progress_phase(&r->progress, writing, done, total, temp);
 }
 
 int oct_cmd_export(int argc, char **argv)
@@ -69,9 +64,10 @@ int oct_cmd_export(int argc, char **argv)
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_export_options options = {
-        .lossy = r.lossy, .cancel = oct_cli_cancel_flag(), .progress = on_progress, .ctx = &r};
-    oct_status s = oct_export_q8_0(r.model, r.out, &options, &report, &err);
+    r.params.cancel = oct_cli_cancel_flag();
+    r.params.progress = oct_progress_tell;
+    r.params.progress_ctx = &r.progress;
+    oct_status s = oct_export_q8_0(&r.params, &report, &err);
     oct_cli_temp_file(NULL);
     if (r.progress.what)
         oct_progress_end(&r.progress, s == OCT_OK);
@@ -81,8 +77,8 @@ int oct_cmd_export(int argc, char **argv)
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     char bytes[24];
-    fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.model, r.out,
-            oct_cli_bytes(report.bytes, bytes), (long long)report.n_scales,
+    fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.params.model,
+            r.params.out, oct_memory_text(report.bytes, bytes), (long long)report.n_scales,
             (long long)report.n_inexact);
     return OCT_EXIT_OK;
 }

@@ -2,12 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
-#include "shard.h"
-#include "slice.h"
 
 typedef struct slice_state {
     oct_slice_params params;
@@ -77,25 +78,16 @@ static int parse(slice_state *r, int argc, char **argv)
     return -1;
 }
 
-static void on_progress(void *ctx, oct_slice_phase phase, uint64_t done, uint64_t total,
-                        const char *temp)
-{
-    static const char *const names[] = {"writing", "syncing", "verifying"};
-    slice_state *r = ctx;
-    oct_progress_phase(&r->progress, names[phase], done, total, temp);
-}
-
 int oct_cmd_slice(int argc, char **argv)
 {
-    slice_state r = {.params.progress = on_progress};
+    slice_state r = {.params.progress = oct_progress_tell};
     oct_slice_report report = {0};
     oct_error err = {0};
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_cli_signals();
     r.params.cancel = oct_cli_cancel_flag();
-    r.params.progress_ctx = &r;
+    r.params.progress_ctx = &r.progress;
     oct_status s = oct_slice(&r.params, &report, &err);
     oct_cli_temp_file(NULL);
     if (r.progress.what)
@@ -107,7 +99,7 @@ int oct_cmd_slice(int argc, char **argv)
         return oct_cli_fail(&err);
     char a[24], b[24];
     fprintf(stderr, "%s -> %s: rank %s by %s, %s of %s, verified\n", r.params.model, r.params.out,
-            r.rank, oct_shard_name(r.params.by), oct_cli_bytes(report.bytes, a),
-            oct_cli_bytes(report.whole_bytes, b));
+            r.rank, oct_shard_name(r.params.by), oct_memory_text(report.bytes, a),
+            oct_memory_text(report.whole_bytes, b));
     return OCT_EXIT_OK;
 }

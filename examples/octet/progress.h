@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct oct_convert_progress;
+
 typedef struct oct_progress {
     const char *what; /* "writing"; borrowed */
     uint64_t total;   /* bytes or tokens; 0: unknown */
@@ -24,6 +26,9 @@ void oct_progress_update(oct_progress *p, uint64_t done);
  * *p is zeroed before the first phase. */
 void oct_progress_phase(oct_progress *p, const char *phase, uint64_t done, uint64_t total_bytes,
                         const char *temp);
+/* The same as a callback of the functions of convert.h, which counts the unfinished file's phases:
+ * ctx is the oct_progress. */
+void oct_progress_tell(void *ctx, const struct oct_convert_progress *p);
 /* The last line: bytes, time and rate if the work was finished; else the line is only ended. For
  * tokens the line disappears. */
 void oct_progress_end(oct_progress *p, bool finished);

@@ -44,38 +44,41 @@ static int64_t domain_heads(const oct_cpu_run *c, const oct_attn_shape *a, int64
 
 /* Pages that the run's sequences need copies of, each head by a thread of its domain. New positions
  * may be stored at the same time. */
-static void copy_pages(oct_cpu_run *c, const oct_node *n)
+static void copy_pages(oct_cpu_run *c, const oct_step *s)
 {
-    const oct_kv_cache *kv = c->run->kv;
-    int64_t lo, hi, first, heads = domain_heads(c, n->attn, &first);
-    oct_team_range(kv->pages.n_copies * heads, c->domain_thread, c->domain_threads, &lo, &hi);
+    const oct_kv_cache *kv = &c->run->kv[c->place];
+    int64_t lo, hi, first, heads = domain_heads(c, s->node->attn, &first);
+    oct_team_range(kv->pages->n_copies * heads, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t task = lo; task < hi; task++)
-        oct_kv_cache_copy(kv, n->layer, cache_head(c, n->attn, first + task % heads),
-                          &kv->pages.copies[task / heads]);
+        oct_kv_cache_copy(kv, s->kv_layer, cache_head(c, s->node->attn, first + task % heads),
+                          &kv->pages->copies[task / heads]);
 }
 
-void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n)
+void oct_cpu_rope_store(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
     const oct_attn_shape *a = n->attn;
+    const float *all_cos = s->at[0], *all_sin = all_cos + a->n_ctx * (a->head_dim / 2);
     const oct_kernels *k = c->cpu->k;
-    oct_kv_cache *kv = c->run->kv;
+    oct_kv_cache *kv = &c->run->kv[c->place];
     int64_t lo, hi, P = a->head_dim, saturated = 0, first, heads = domain_heads(c, a, &first);
-    copy_pages(c, n);
+    copy_pages(c, s);
     oct_team_range(oct_cpu_rows(c, n->out) * heads, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t task = lo; task < hi; task++) {
         int64_t r = task / heads, head = first + task % heads;
         int64_t pos = c->run->pos[r], seq = c->run->seq[r];
-        const float *cos = a->cos + pos * (P / 2), *sin = a->sin + pos * (P / 2);
+        const float *cos = all_cos + pos * (P / 2), *sin = all_sin + pos * (P / 2);
         head_place at = place_of(a, head);
         float *row = oct_cpu_row(c, n->out, r);
         for (int64_t j = 0; j < at.n_q; j++)
             k->rope(row + at.q + j * P, cos, sin, P);
         k->rope(row + at.k, cos, sin, P);
-        unsigned char *key = oct_kv_cache_k(kv, n->layer, seq, cache_head(c, a, head), pos) +
+        unsigned char *key = oct_kv_cache_k(kv, s->kv_layer, seq, cache_head(c, a, head), pos) +
                              (size_t)(pos % OCT_KV_LANES) * kv->elem_bytes;
         saturated += k->kv_store(row + at.k, P, kv->type, key, OCT_KV_LANES);
-        saturated += k->kv_store(row + at.v, P, kv->type,
-                                 oct_kv_cache_v(kv, n->layer, seq, cache_head(c, a, head), pos), 1);
+        saturated +=
+            k->kv_store(row + at.v, P, kv->type,
+                        oct_kv_cache_v(kv, s->kv_layer, seq, cache_head(c, a, head), pos), 1);
     }
     if (saturated)
         kv->saturated += saturated;
@@ -84,6 +87,7 @@ void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n)
 typedef struct attention_job {
     const oct_node *n;
     const oct_kv_cache *kv;
+    int64_t layer;                   /* in the cache */
     int64_t rows, first_head, heads; /* of the domain */
     int64_t group_rows;              /* rows of a cost group */
     int64_t max_blocks;              /* of any row of the run */
@@ -119,10 +123,9 @@ static void add_blocks(oct_cpu_run *c, const attention_job *j, int64_t row, int6
     for (int64_t p = first * OCT_ATTN_BLOCK; p < n_pos && p < end * OCT_ATTN_BLOCK;
          p += OCT_ATTN_BLOCK) {
         int64_t next = p + OCT_ATTN_BLOCK, kv_head = cache_head(c, a, head);
-        args.k = oct_kv_cache_k(j->kv, j->n->layer, seq, kv_head, p);
-        args.v = oct_kv_cache_v(j->kv, j->n->layer, seq, kv_head, p);
-        args.next_k =
-            next < n_pos ? oct_kv_cache_k(j->kv, j->n->layer, seq, kv_head, next) : args.k;
+        args.k = oct_kv_cache_k(j->kv, j->layer, seq, kv_head, p);
+        args.v = oct_kv_cache_v(j->kv, j->layer, seq, kv_head, p);
+        args.next_k = next < n_pos ? oct_kv_cache_k(j->kv, j->layer, seq, kv_head, next) : args.k;
         args.n_pos = next < n_pos ? OCT_ATTN_BLOCK : n_pos - p;
         c->cpu->k->attn(&args);
     }
@@ -208,19 +211,19 @@ static void attend_split(oct_cpu_run *c, attention_job *j)
 
 /* Whether blocks are shared, as there are few of the rank's heads: the same answer on every thread
  * and in every domain. */
-static bool is_split(const oct_cpu *cpu, const oct_node *n, int64_t rows)
+static bool is_split(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows)
 {
     const oct_attn_shape *a = n->attn;
-    int64_t slices = oct_shard_n_slices(&cpu->shard, OCT_SHARD_OF_ATTENTION);
+    int64_t slices = oct_shard_n_slices(&numbers->shard, OCT_SHARD_OF_ATTENTION);
     return rows <= SPLIT_ROWS &&
-           rows * (a->n_kv_heads / a->n_slices) * slices < 2 * cpu->base.n_threads;
+           rows * (a->n_kv_heads / a->n_slices) * slices < 2 * numbers->n_threads;
 }
 
-size_t oct_cpu_attention_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows)
+size_t oct_cpu_attention_temp(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows)
 {
     const oct_attn_shape *a = n->attn;
     rows = rows < SPLIT_ROWS ? rows : SPLIT_ROWS;
-    if (!is_split(cpu, n, 1))
+    if (!is_split(numbers, n, 1))
         return 0;
     int64_t v_stride = (a->head_dim + 15) / 16 * 16,
             blocks = (a->n_ctx + OCT_ATTN_BLOCK - 1) / OCT_ATTN_BLOCK;
@@ -233,18 +236,20 @@ size_t oct_cpu_attention_scratch(const oct_node *n)
     return (size_t)(a->n_q_heads / a->n_kv_heads * (a->head_dim + 16 + 1)) * sizeof(float);
 }
 
-void oct_cpu_attention(oct_cpu_run *c, const oct_node *n)
+void oct_cpu_attention(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
     attention_job j = {.n = n,
-                       .kv = c->run->kv,
+                       .kv = &c->run->kv[c->place],
+                       .layer = s->kv_layer,
                        .rows = oct_cpu_rows(c, n->in[0]),
-                       .sums = (float *)(void *)(c->plan->buffer + n->temp_offset)};
+                       .sums = oct_cpu_temp(c, s)};
     j.heads = domain_heads(c, n->attn, &j.first_head);
     for (int64_t r = 0; r < j.rows; r++) {
         int64_t blocks = (row_positions(c, &j, r) + OCT_ATTN_BLOCK - 1) / OCT_ATTN_BLOCK;
         j.max_blocks = blocks > j.max_blocks ? blocks : j.max_blocks;
     }
-    if (is_split(c->cpu, n, j.rows))
+    if (is_split(&c->cpu->n, n, j.rows))
         attend_split(c, &j);
     else
         attend_whole(c, &j);

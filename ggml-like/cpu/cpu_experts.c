@@ -15,6 +15,7 @@ enum {
 
 /* Temporary memory of the node. */
 typedef struct expert_temp {
+    unsigned char *x;  /* [T] activation rows for gate and up */
     int32_t *first;    /* [E + 1] where each expert's rows begin in order */
     int32_t *order;    /* [T * K] row * K + slot, sorted by expert */
     float *h;          /* [wave rows][F] */
@@ -34,28 +35,23 @@ static size_t align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* The rows that down reads, of as many digits as those of gate and up. */
-static oct_act_layout down_act(const oct_node *n)
-{
-    oct_act_layout act;
-    const oct_weight_layout *down = &n->w[1]->layout;
-    oct_act_layout_init(&act, down->n_in, down->n_groups, n->in[0]->act.digits);
-    return act;
-}
-
-static expert_temp temp_at(const oct_cpu *cpu, unsigned char *base, const oct_node *n, int64_t rows)
+static expert_temp temp_at(const oct_cpu_numbers *numbers, unsigned char *base, const oct_node *n,
+                           int64_t rows)
 {
     const oct_weight_layout *down = &n->w[1]->layout;
-    const oct_act_layout act = down_act(n);
+    const oct_act_layout act = oct_cpu_act(n, 1);
     size_t wave = wave_rows(n, rows), slots = (size_t)(rows * n->n_used);
-    size_t order_at = align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
+    size_t first_at = (size_t)rows * oct_cpu_act(n, 0).bytes;
+    size_t order_at = first_at + align64((size_t)(down->n_experts + 1) * sizeof(int32_t));
     size_t h_at = order_at + align64(slots * sizeof(int32_t));
     size_t hq_at = h_at + align64(wave * (size_t)down->n_in * sizeof(float));
     size_t parts_at = hq_at + align64(wave * act.bytes);
-    size_t parts = cpu->n_domains > 1 ? (size_t)cpu->n_domains * slots * (size_t)down->n_out : 0;
+    size_t parts =
+        numbers->n_domains > 1 ? (size_t)numbers->n_domains * slots * (size_t)down->n_out : 0;
     expert_temp t = {.bytes = parts_at + parts * sizeof(float)};
     if (base) {
-        t.first = (int32_t *)(void *)base;
+        t.x = base;
+        t.first = (int32_t *)(void *)(base + first_at);
         t.order = (int32_t *)(void *)(base + order_at);
         t.h = (float *)(void *)(base + h_at);
         t.hq = base + hq_at;
@@ -64,9 +60,9 @@ static expert_temp temp_at(const oct_cpu *cpu, unsigned char *base, const oct_no
     return t;
 }
 
-size_t oct_cpu_experts_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows)
+size_t oct_cpu_experts_temp(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows)
 {
-    return temp_at(cpu, NULL, n, rows).bytes;
+    return temp_at(numbers, NULL, n, rows).bytes;
 }
 
 /* Counting sort of (row, slot) by expert; stable, so a sequence's rows keep their order. */
@@ -99,6 +95,7 @@ static void sort_rows(const oct_node *n, const oct_cpu_run *c, const expert_temp
 
 /* The experts first..end-1 of a wave. */
 typedef struct wave {
+    const oct_step *s;
     const oct_node *n;
     const expert_temp *t;
     int64_t first, end;
@@ -129,7 +126,7 @@ static int64_t gate_up_units(const oct_cpu_run *c, const oct_weight *w)
 static void share_tasks(oct_cpu_run *c, const wave *w, const oct_weight_layout *l, int64_t n_units,
                         oct_cpu_task_fn *fn)
 {
-    oct_cpu_work groups[OCT_CPU_MAX_EXPERTS];
+    oct_cpu_work groups[OCT_WEIGHT_MAX_EXPERTS];
     for (int64_t e = w->first; e < w->end; e++) {
         int64_t rows = w->t->first[e + 1] - w->t->first[e];
         panel_run run = panel_run_of(c, w, e, l, n_units);
@@ -143,10 +140,9 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
 {
     const wave *w = job;
     int64_t e = w->first + group;
-    const oct_tensor *act = w->n->in[0];
     const oct_weight *weight = w->n->w[0];
+    const oct_act_layout act = oct_cpu_act(w->n, 0);
     const oct_weight_layout *l = &weight->layout;
-    const unsigned char *x = oct_cpu_data(c, act);
     const panel_run run = panel_run_of(c, w, e, l, gate_up_units(c, weight));
     int64_t slice = oct_cpu_first_slice(c, weight->kind, c->domain) + task / run.per_unit;
     int64_t panel = task % run.per_unit * run.length;
@@ -158,8 +154,8 @@ static void gate_up_task(oct_cpu_run *c, const void *job, int64_t group, int64_t
         int64_t rows =
             w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
-            tiles.rows[r] = x + (size_t)(w->t->order[i + r] / w->n->n_used) * act->row_bytes;
-        const float *y = oct_cpu_panels(c, weight, &act->act, e, slice, panel, n_panels, rows);
+            tiles.rows[r] = w->t->x + (size_t)(w->t->order[i + r] / w->n->n_used) * act.bytes;
+        const float *y = oct_cpu_panels(c, w->s, 0, &act, e, slice, panel, n_panels, rows);
         for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_PANEL) {
             int64_t at = (panel + j / rows) * (OCT_PANEL / 2), left = slice_ff - at;
             c->cpu->k->gelu_mul(y, y + OCT_PANEL / 2, left < OCT_PANEL / 2 ? left : OCT_PANEL / 2,
@@ -178,9 +174,9 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t ta
     const panel_run run = panel_run_of(c, w, e, &weight->layout, 1);
     int64_t panel = task * run.length, left = weight->layout.n_panels - panel;
     int64_t n_panels = left < run.length ? left : run.length;
-    const oct_act_layout act = down_act(w->n);
-    float *slots = c->cpu->n_domains > 1 ? w->t->parts + c->domain * out->rows * out->cols
-                                         : oct_cpu_data(c, out);
+    const oct_act_layout act = oct_cpu_act(w->n, 1);
+    float *slots = c->cpu->n.n_domains > 1 ? w->t->parts + c->domain * out->rows * out->cols
+                                           : oct_cpu_data(c, out);
     int64_t wave_first = w->t->first[w->first];
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_ROW_BLOCK) {
@@ -188,7 +184,7 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t ta
             w->t->first[e + 1] - i < OCT_ROW_BLOCK ? w->t->first[e + 1] - i : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
             tiles.rows[r] = w->t->hq + (size_t)(i + r - wave_first) * act.bytes;
-        const float *y = oct_cpu_panels(c, weight, &act, e, 0, panel, n_panels, rows);
+        const float *y = oct_cpu_panels(c, w->s, 1, &act, e, 0, panel, n_panels, rows);
         for (int64_t j = 0; j < n_panels * rows; j++, y += OCT_PANEL) {
             int64_t at = (panel + j / rows) * OCT_PANEL, n = out->cols - at;
             memcpy(slots + w->t->order[i + j % rows] * out->cols + at, y,
@@ -200,7 +196,7 @@ static void down_task(oct_cpu_run *c, const void *job, int64_t group, int64_t ta
 static void quantise_rows(const oct_cpu_run *c, const wave *w)
 {
     const oct_weight_layout *down = &w->n->w[1]->layout;
-    const oct_act_layout act = down_act(w->n);
+    const oct_act_layout act = oct_cpu_act(w->n, 1);
     int64_t lo, hi, rows = w->t->first[w->end] - w->t->first[w->first];
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
     for (int64_t r = lo; r < hi; r++)
@@ -211,7 +207,7 @@ static void quantise_rows(const oct_cpu_run *c, const wave *w)
  * value. */
 static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const expert_temp *t)
 {
-    const oct_shard *s = &c->cpu->shard;
+    const oct_shard *s = &c->cpu->n.shard;
     int64_t lo, hi, rows = oct_cpu_rows(c, n->in[0]) * n->n_used;
     if (s->experts.first == 0 && s->experts.end == n->w[1]->layout.n_experts)
         return;
@@ -221,24 +217,27 @@ static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const exp
         if (i >= t->first[s->experts.first] && i < t->first[s->experts.end])
             continue;
         memset(oct_cpu_row(c, n->out, t->order[i]), 0, bytes);
-        for (int d = 0; d < c->cpu->n_domains && c->cpu->n_domains > 1; d++)
+        for (int d = 0; d < c->cpu->n.n_domains && c->cpu->n.n_domains > 1; d++)
             memset(t->parts + (d * n->out->rows + t->order[i]) * n->out->cols, 0, bytes);
     }
 }
 
-void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
+void oct_cpu_experts(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
+    const oct_act_layout act = oct_cpu_act(n, 0);
     const oct_weight *gate_up = n->w[0], *down = n->w[1];
-    expert_temp t = temp_at(c->cpu, c->plan->buffer + n->temp_offset, n, c->plan->graph->rows);
+    expert_temp t = temp_at(&c->cpu->n, oct_cpu_temp(c, s), n, c->plan->graph->rows);
+    oct_cpu_quantise(c, n->in[0], &act, t.x);
     if (c->thread == 0)
         sort_rows(n, c, &t);
     oct_team_barrier(c->cpu->team);
 
     int64_t cap = (int64_t)wave_rows(n, c->plan->graph->rows);
-    const oct_shard_range mine = c->cpu->shard.experts;
+    const oct_shard_range mine = c->cpu->n.shard.experts;
     clear_other_slots(c, n, &t);
     for (int64_t e = mine.first; e < mine.end;) {
-        wave w = {n, &t, e, e};
+        wave w = {s, n, &t, e, e};
         while (w.end < mine.end && t.first[w.end + 1] - t.first[e] <= cap)
             w.end++;
         e = w.end;
@@ -250,7 +249,7 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_node *n)
         oct_team_barrier(c->cpu->team);
         share_tasks(c, &w, &down->layout, 1, down_task);
     }
-    if (c->cpu->n_domains > 1) {
+    if (c->cpu->n.n_domains > 1) {
         oct_team_barrier(c->cpu->team);
         oct_cpu_join(c, t.parts, n->out->rows * n->out->cols, oct_cpu_rows(c, n->in[0]) * n->n_used,
                      n->out->cols, oct_cpu_data(c, n->out));

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "blas.h"
+#include "cpu.h"
 #include "plan.h"
 #include "threads.h"
 
@@ -12,17 +13,16 @@ enum {
     OCT_ROW_BLOCK = 128, /* rows that share a panel while it is in the cache */
     OCT_FOLD_LEVELS = 4,
     OCT_SHARE_PHASES = 4,
-    OCT_CPU_MAX_EXPERTS = 64
+    OCT_HEAD_ROWS = 64 /* rows of the table that one task of the head takes */
 };
 
 typedef struct oct_cpu {
     oct_backend base;
+    oct_cpu_numbers n;
     const oct_kernels *k;
     int64_t stream_ahead; /* oct_linear_args.ahead */
     oct_team *team;
     oct_blas *blas; /* NULL: not asked for */
-    int n_domains;
-    oct_shard shard; /* what this rank computes */
     struct {
         _Alignas(64) _Atomic int64_t taken; /* tasks of the tail */
     } * tails;                              /* [OCT_SHARE_PHASES][n_domains] */
@@ -32,6 +32,8 @@ typedef struct oct_cpu {
 typedef struct oct_cpu_run {
     oct_cpu *cpu;
     const oct_plan *plan;
+    unsigned char *buffer; /* of the plan */
+    int place;             /* of the steps that run */
     oct_run *run;
     int thread, n_threads;
     int domain, domain_thread,
@@ -78,30 +80,36 @@ typedef struct oct_cpu_tiles {
     const void **rows; /* [OCT_ROW_BLOCK] */
 } oct_cpu_tiles;
 oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c);
-size_t oct_cpu_tiles_bytes(const oct_cpu *cpu);
+size_t oct_cpu_tiles_bytes(const oct_cpu_numbers *n);
 
 void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t);
+void *oct_cpu_temp(const oct_cpu_run *c, const oct_step *s);
 float *oct_cpu_row(const oct_cpu_run *c, const oct_tensor *t, int64_t row); /* of an f32 tensor */
 /* Tokens of this run that t has rows for. */
 int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t);
 
-/* Panels times rows for one matrix: the domain's slices of an inputs-split matrix are folded (slice
- * is not used then). Returns the tiles [n_panels][n_rows][64], inside tiles.y. tiles.rows holds the
- * n_rows <= OCT_ROW_BLOCK activation rows; n_panels is at most what oct_cpu_panel_run may
- * return. */
-float *oct_cpu_panels(const oct_cpu_run *c, const oct_weight *w, const oct_act_layout *act,
+/* Panels times rows for the step's matrix w[which]: the domain's slices of an inputs-split matrix
+ * are folded (slice is not used then). Returns the tiles [n_panels][n_rows][64], inside tiles.y.
+ * tiles.rows holds the n_rows <= OCT_ROW_BLOCK activation rows; n_panels is at most what
+ * oct_cpu_panel_run may return. */
+float *oct_cpu_panels(const oct_cpu_run *c, const oct_step *s, int which, const oct_act_layout *act,
                       int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
                       int64_t n_rows);
 
-void oct_cpu_experts(oct_cpu_run *c, const oct_node *n);
-size_t oct_cpu_experts_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows);
+/* Rounds the rows of a tensor, shared by all threads, for a matrix: rows at to + r * act->bytes. */
+void oct_cpu_quantise(const oct_cpu_run *c, const oct_tensor *x, const oct_act_layout *act,
+                      unsigned char *to);
+/* How the inputs of a node's matrix w[which] are rounded. */
+oct_act_layout oct_cpu_act(const oct_node *n, int which);
 
-void oct_cpu_rope_store(oct_cpu_run *c, const oct_node *n);
-void oct_cpu_attention(oct_cpu_run *c, const oct_node *n);
-size_t oct_cpu_attention_temp(const oct_cpu *cpu, const oct_node *n, int64_t rows);
+typedef void oct_cpu_op_fn(oct_cpu_run *c, const oct_step *s);
+
+oct_cpu_op_fn oct_cpu_experts, oct_cpu_rope_store, oct_cpu_attention;
+size_t oct_cpu_linear_temp(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows);
+size_t oct_cpu_experts_temp(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows);
+size_t oct_cpu_attention_temp(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows);
 size_t oct_cpu_attention_scratch(const oct_node *n);
 
-typedef void oct_cpu_op_fn(oct_cpu_run *c, const oct_node *n);
 extern oct_cpu_op_fn *const oct_cpu_ops[OCT_OP_COUNT];
 
 #endif

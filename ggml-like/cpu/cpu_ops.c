@@ -5,11 +5,15 @@
 
 #include "cpu_impl.h"
 #include "f16.h"
-#include "route.h"
 
 void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t)
 {
-    return c->plan->buffer + t->offset;
+    return c->buffer + oct_plan_offset(c->plan, c->place, t);
+}
+
+void *oct_cpu_temp(const oct_cpu_run *c, const oct_step *s)
+{
+    return c->buffer + s->temp_offset;
 }
 
 int64_t oct_cpu_rows(const oct_cpu_run *c, const oct_tensor *t)
@@ -37,27 +41,46 @@ int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_weight_layout *l, int6
     return run > 1 ? run : 1;
 }
 
-static size_t tile_floats(const oct_cpu *cpu)
+static size_t tile_floats(const oct_cpu_numbers *n)
 {
-    return (size_t)(OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_PANEL * cpu->k->panels);
+    return (size_t)(OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_PANEL * n->k->panels);
 }
 
-size_t oct_cpu_tiles_bytes(const oct_cpu *cpu)
+size_t oct_cpu_tiles_bytes(const oct_cpu_numbers *n)
 {
-    return tile_floats(cpu) * sizeof(float) + OCT_ROW_BLOCK * sizeof(void *);
+    return tile_floats(n) * sizeof(float) + OCT_ROW_BLOCK * sizeof(void *);
 }
 
 oct_cpu_tiles oct_cpu_tiles_at(const oct_cpu_run *c)
 {
     float *y = (float *)(void *)c->scratch;
-    return (oct_cpu_tiles){y, (const void **)(void *)(y + tile_floats(c->cpu))};
+    return (oct_cpu_tiles){y, (const void **)(void *)(y + tile_floats(&c->cpu->n))};
 }
 
-float *oct_cpu_panels(const oct_cpu_run *c, const oct_weight *w, const oct_act_layout *act,
+oct_act_layout oct_cpu_act(const oct_node *n, int which)
+{
+    oct_act_layout act;
+    const oct_weight_layout *l = &n->w[which]->layout;
+    oct_act_layout_init(&act, l->n_in, l->n_groups, n->digits);
+    return act;
+}
+
+void oct_cpu_quantise(const oct_cpu_run *c, const oct_tensor *x, const oct_act_layout *act,
+                      unsigned char *to)
+{
+    int64_t lo, hi;
+    my_range(c, oct_cpu_rows(c, x), &lo, &hi);
+    for (int64_t r = lo; r < hi; r++)
+        c->cpu->k->act_quantise(act, oct_cpu_row(c, x, r), to + (size_t)r * act->bytes);
+}
+
+float *oct_cpu_panels(const oct_cpu_run *c, const oct_step *s, int which, const oct_act_layout *act,
                       int64_t expert, int64_t slice, int64_t panel, int64_t n_panels,
                       int64_t n_rows)
 {
+    const oct_weight *w = s->node->w[which];
     const oct_weight_layout *l = &w->layout;
+    oct_k_linear_fn *linear = oct_kernels_linear(c->cpu->k, l->type);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     oct_linear_args a = {.w = l,
                          .n_panels = n_panels,
@@ -65,37 +88,42 @@ float *oct_cpu_panels(const oct_cpu_run *c, const oct_weight *w, const oct_act_l
                          .act = act,
                          .rows = tiles.rows,
                          .n_rows = n_rows};
-    const unsigned char *data = (const unsigned char *)w->data + (size_t)panel * l->panel_bytes;
-    const uint16_t *scales = w->scales + panel * l->unit_groups * OCT_PANEL;
+    const unsigned char *data = s->at[2 * which];
+    const uint16_t *scales = s->at[2 * which + 1];
+    data += (size_t)panel * l->panel_bytes;
+    scales += panel * l->unit_groups * OCT_PANEL;
     if (l->split == OCT_SPLIT_OUT) {
         a.panel = data + oct_weight_unit_offset(l, expert, slice);
         a.scales = scales + oct_weight_scale_offset(l, expert, slice) / sizeof *scales;
         a.y = tiles.y;
-        c->cpu->k->linear(&a);
+        linear(&a);
         return tiles.y;
     }
     oct_fold fold;
     oct_fold_begin(&fold, tiles.y, n_panels * n_rows * OCT_PANEL, c->cpu->k->add);
     int64_t first = oct_cpu_first_slice(c, w->kind, c->domain);
     int64_t end = oct_cpu_first_slice(c, w->kind, c->domain + 1);
-    for (int64_t s = first; s < end; s++) {
-        bool last = s + 1 == end; /* then the first slice of the next panel is likely to follow */
-        a.panel = data + oct_weight_unit_offset(l, expert, s);
-        a.next = data + oct_weight_unit_offset(l, expert, last ? first : s + 1) +
+    for (slice = first; slice < end; slice++) {
+        bool last =
+            slice + 1 == end; /* then the first slice of the next panel is likely to follow */
+        a.panel = data + oct_weight_unit_offset(l, expert, slice);
+        a.next = data + oct_weight_unit_offset(l, expert, last ? first : slice + 1) +
                  (last ? (size_t)n_panels * l->panel_bytes : 0);
-        a.scales = scales + oct_weight_scale_offset(l, expert, s) / sizeof *scales;
-        a.first_group = s * l->unit_groups;
+        a.scales = scales + oct_weight_scale_offset(l, expert, slice) / sizeof *scales;
+        a.first_group = slice * l->unit_groups;
         a.y = oct_fold_next(&fold);
-        c->cpu->k->linear(&a);
+        linear(&a);
         oct_fold_push(&fold);
     }
     return oct_fold_end(&fold);
 }
 
-static const uint16_t *table_row(const oct_table *t, int64_t row)
+static const uint16_t *table_row(const oct_step *s, int64_t row)
 {
+    const oct_table *t = s->node->table;
+    const uint16_t *data = s->at[0];
     int64_t slice = row / t->slice_rows;
-    return t->data + (slice * t->slice_rows_pad + row % t->slice_rows) * t->cols;
+    return data + (slice * t->slice_rows_pad + row % t->slice_rows) * t->cols;
 }
 
 /* Rows of the vocabulary in the slices of domains lo..hi-1. */
@@ -108,43 +136,37 @@ static void table_rows(const oct_cpu_run *c, const oct_table *t, int lo, int hi,
     *end = *end < t->n_rows ? *end : t->n_rows;
 }
 
-static void op_embed(oct_cpu_run *c, const oct_node *n)
+static void op_embed(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
     int64_t lo, hi, first, end;
-    table_rows(c, n->table, 0, c->cpu->n_domains, &first, &end);
+    table_rows(c, n->table, 0, c->cpu->n.n_domains, &first, &end);
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         float *out = oct_cpu_row(c, n->out, r);
         int64_t token = c->run->token[r];
         if (token >= first && token < end)
-            c->cpu->k->embed(table_row(n->table, token), n->out->cols, n->scale, out);
+            c->cpu->k->embed(table_row(s, token), n->out->cols, n->scale, out);
         else /* another rank has it */
             memset(out, 0, (size_t)n->out->cols * sizeof *out);
     }
 }
 
 /* NORM and ADD_NORM */
-static void op_norm(oct_cpu_run *c, const oct_node *n)
+static void op_norm(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
     int64_t lo, hi;
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++)
-        c->cpu->k->rms_norm(oct_cpu_row(c, n->in[0], r), n->plain->data, n->out->cols, n->eps,
+        c->cpu->k->rms_norm(oct_cpu_row(c, n->in[0], r), s->at[0], n->out->cols, n->eps,
                             n->op == OCT_OP_ADD_NORM, oct_cpu_row(c, n->out, r));
 }
 
-static void op_quantise(oct_cpu_run *c, const oct_node *n)
-{
-    int64_t lo, hi;
-    my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
-    unsigned char *out = oct_cpu_data(c, n->out);
-    for (int64_t r = lo; r < hi; r++)
-        c->cpu->k->act_quantise(&n->out->act, oct_cpu_row(c, n->in[0], r),
-                                out + (size_t)r * n->out->row_bytes);
-}
-
 typedef struct linear_job {
-    const oct_node *n;
+    const oct_step *s;
+    oct_act_layout act;
+    const unsigned char *x; /* [n_rows] rounded inputs */
     int64_t n_rows;
     int64_t run;    /* panels of a task */
     float *parts;   /* several domains and inputs split: see oct_cpu_join; else the output */
@@ -155,10 +177,8 @@ typedef struct linear_job {
 static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t task)
 {
     const linear_job *j = job;
-    const oct_tensor *act = j->n->in[0];
-    const oct_weight *w = j->n->w[0];
+    const oct_weight *w = j->s->node->w[0];
     const oct_weight_layout *l = &w->layout;
-    const unsigned char *x = oct_cpu_data(c, act);
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
     int64_t slice = oct_cpu_first_slice(c, w->kind, c->domain) + group, panel = task * j->run;
     int64_t n_panels = l->n_panels - panel < j->run ? l->n_panels - panel : j->run;
@@ -168,8 +188,8 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
     for (int64_t r0 = 0; r0 < j->n_rows; r0 += OCT_ROW_BLOCK) {
         int64_t rows = j->n_rows - r0 < OCT_ROW_BLOCK ? j->n_rows - r0 : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < rows; r++)
-            tiles.rows[r] = x + (size_t)(r0 + r) * act->row_bytes;
-        const float *y = oct_cpu_panels(c, w, &act->act, 0, slice, panel, n_panels, rows);
+            tiles.rows[r] = j->x + (size_t)(r0 + r) * j->act.bytes;
+        const float *y = oct_cpu_panels(c, j->s, 0, &j->act, 0, slice, panel, n_panels, rows);
         for (int64_t i = 0; i < n_panels * rows; i++) {
             int64_t first = i / rows * OCT_PANEL, left = l->unit_out - at - first;
             memcpy(out + (r0 + i % rows) * l->n_out + first, y + i * OCT_PANEL,
@@ -178,16 +198,41 @@ static void linear_task(oct_cpu_run *c, const void *job, int64_t group, int64_t 
     }
 }
 
-static void op_linear(oct_cpu_run *c, const oct_node *n)
+/* Temporary memory of LINEAR: rounded rows; behind them, with several domains, partial sums. */
+static size_t linear_rows_bytes(const oct_node *n, int64_t rows)
 {
+    return (size_t)rows * oct_cpu_act(n, 0).bytes;
+}
+
+static bool has_parts(const oct_cpu_numbers *numbers, const oct_node *n)
+{
+    return n->w[0]->layout.split == OCT_SPLIT_IN && numbers->n_domains > 1;
+}
+
+size_t oct_cpu_linear_temp(const oct_cpu_numbers *numbers, const oct_node *n, int64_t rows)
+{
+    size_t parts = has_parts(numbers, n) ? (size_t)(numbers->n_domains * rows) : 0;
+    return linear_rows_bytes(n, rows) + parts * (size_t)n->w[0]->layout.n_out * sizeof(float);
+}
+
+static void op_linear(oct_cpu_run *c, const oct_step *s)
+{
+    const oct_node *n = s->node;
     const oct_weight *w = n->w[0];
     const oct_weight_layout *l = &w->layout;
-    linear_job j = {.n = n, .n_rows = oct_cpu_rows(c, n->in[0]), .parts = oct_cpu_data(c, n->out)};
-    bool join = l->split == OCT_SPLIT_IN && c->cpu->n_domains > 1;
+    unsigned char *rows = oct_cpu_temp(c, s);
+    linear_job j = {.s = s,
+                    .act = oct_cpu_act(n, 0),
+                    .x = rows,
+                    .n_rows = oct_cpu_rows(c, n->in[0]),
+                    .parts = oct_cpu_data(c, n->out)};
+    bool join = has_parts(&c->cpu->n, n);
     if (join) {
-        j.parts = (float *)(void *)(c->plan->buffer + n->temp_offset);
+        j.parts = (float *)(void *)(rows + linear_rows_bytes(n, c->plan->graph->rows));
         j.stride = n->out->rows * l->n_out;
     }
+    oct_cpu_quantise(c, n->in[0], &j.act, rows);
+    oct_team_barrier(c->cpu->team);
     oct_cpu_work groups[OCT_WEIGHT_MAX_SLICES];
     int64_t n_groups = l->split == OCT_SPLIT_OUT ? oct_cpu_first_slice(c, w->kind, c->domain + 1) -
                                                        oct_cpu_first_slice(c, w->kind, c->domain)
@@ -204,16 +249,17 @@ static void op_linear(oct_cpu_run *c, const oct_node *n)
         c->run->bytes_read += oct_cpu_read_bytes(c, w);
 }
 
-static void op_route(oct_cpu_run *c, const oct_node *n)
+static void op_route(oct_cpu_run *c, const oct_step *s)
 {
-    const oct_tensor *w = n->plain;
+    const oct_node *n = s->node;
+    const oct_plain *w = n->plain;
     float *logits = (float *)(void *)c->scratch;
     unsigned char *out = oct_cpu_data(c, n->out);
     int64_t lo, hi;
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         const float *x = oct_cpu_row(c, n->in[0], r);
-        oct_dot_args dot = {.w = w->data,
+        oct_dot_args dot = {.w = s->at[0],
                             .w_stride = w->cols,
                             .rows = &x,
                             .n_rows = 1,
@@ -228,8 +274,9 @@ static void op_route(oct_cpu_run *c, const oct_node *n)
     }
 }
 
-static void op_combine(oct_cpu_run *c, const oct_node *n)
+static void op_combine(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
     const unsigned char *routes = oct_cpu_data(c, n->in[1]);
     int64_t lo, hi;
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
@@ -239,14 +286,15 @@ static void op_combine(oct_cpu_run *c, const oct_node *n)
             (const int32_t *)(const void *)(routes + (size_t)r * n->in[1]->row_bytes);
         const float *gate = (const float *)(const void *)(expert + n->n_used);
         memset(out, 0, (size_t)n->out->cols * sizeof *out);
-        for (int64_t s = 0; s < n->n_used; s++)
-            c->cpu->k->add_scaled(oct_cpu_row(c, n->in[0], r * n->n_used + s), gate[s],
+        for (int64_t k = 0; k < n->n_used; k++)
+            c->cpu->k->add_scaled(oct_cpu_row(c, n->in[0], r * n->n_used + k), gate[k],
                                   n->out->cols, out);
     }
 }
 
-static void op_select(oct_cpu_run *c, const oct_node *n)
+static void op_select(oct_cpu_run *c, const oct_step *s)
 {
+    const oct_node *n = s->node;
     int64_t lo, hi;
     my_range(c, oct_cpu_rows(c, n->out), &lo, &hi);
     for (int64_t i = lo; i < hi; i++)
@@ -254,61 +302,59 @@ static void op_select(oct_cpu_run *c, const oct_node *n)
                (size_t)n->out->cols * sizeof(float));
 }
 
-enum { HEAD_ROWS = 64 /* rows of the table that one task takes */ };
-
-static void head_blas(const oct_cpu_run *c, const oct_node *n, int64_t v, int64_t count, float *y)
+static void head_blas(const oct_cpu_run *c, const oct_step *s, int64_t v, int64_t count, float *y)
 {
-    int64_t d = n->table->cols;
-    float *w = (float *)(void *)(c->scratch + oct_cpu_tiles_bytes(c->cpu));
-    const uint16_t *rows = table_row(n->table, v);
+    int64_t d = s->node->table->cols;
+    float *w = (float *)(void *)(c->scratch + oct_cpu_tiles_bytes(&c->cpu->n));
+    const uint16_t *rows = table_row(s, v);
     for (int64_t i = 0; i < count * d; i++)
         w[i] = oct_f32_of_bf16(rows[i]);
-    oct_blas_gemm_nt(c->cpu->blas, (int)c->run->n_out, (int)count, (int)d, n->scale,
-                     oct_cpu_row(c, n->in[0], 0), w, y, (int)n->table->n_rows);
+    oct_blas_gemm_nt(c->cpu->blas, (int)c->run->n_out, (int)count, (int)d, s->node->scale,
+                     oct_cpu_row(c, s->node->in[0], 0), w, y, (int)c->run->logits_stride);
 }
 
-static void head_rows(const oct_cpu_run *c, const oct_node *n, int64_t v, int64_t count)
+static void head_rows(const oct_cpu_run *c, const oct_step *s, int64_t v, int64_t count)
 {
-    const oct_table *t = n->table;
-    float *y = c->run->logits + v;
+    const oct_node *n = s->node;
+    float *y = c->run->logits + v - c->run->first_logit;
     if (c->cpu->blas && c->run->n_out >= 8) {
-        head_blas(c, n, v, count, y);
+        head_blas(c, s, v, count, y);
         return;
     }
     oct_cpu_tiles tiles = oct_cpu_tiles_at(c);
-    oct_dot_args dot = {.w = table_row(t, v),
-                        .w_stride = t->cols,
+    oct_dot_args dot = {.w = table_row(s, v),
+                        .w_stride = n->table->cols,
                         .rows = (const float *const *)tiles.rows,
                         .n_out = count,
-                        .n_in = t->cols,
+                        .n_in = n->table->cols,
                         .scale = n->scale,
-                        .y_stride = t->n_rows};
+                        .y_stride = c->run->logits_stride};
     for (int64_t r0 = 0; r0 < c->run->n_out; r0 += OCT_ROW_BLOCK) {
         dot.n_rows = c->run->n_out - r0 < OCT_ROW_BLOCK ? c->run->n_out - r0 : OCT_ROW_BLOCK;
         for (int64_t r = 0; r < dot.n_rows; r++)
             tiles.rows[r] = oct_cpu_row(c, n->in[0], r0 + r);
-        dot.y = y + r0 * t->n_rows;
+        dot.y = y + r0 * c->run->logits_stride;
         c->cpu->k->dot_bf16(&dot);
     }
 }
 
 /* Vocabulary rows are shared within the domain that has their slices. */
-static void op_head(oct_cpu_run *c, const oct_node *n)
+static void op_head(oct_cpu_run *c, const oct_step *s)
 {
-    const oct_table *t = n->table;
+    const oct_table *t = s->node->table;
     if (c->run->n_out == 0)
         return;
     int64_t lo, hi, first, end;
     table_rows(c, t, c->domain, c->domain + 1, &first, &end);
     oct_team_range(end - first, c->domain_thread, c->domain_threads, &lo, &hi);
     for (int64_t v = first + lo; v < first + hi;) {
-        int64_t count = HEAD_ROWS, slice_left = t->slice_rows - v % t->slice_rows;
+        int64_t count = OCT_HEAD_ROWS, slice_left = t->slice_rows - v % t->slice_rows;
         count = count < first + hi - v ? count : first + hi - v;
         count = count < slice_left ? count : slice_left;
-        head_rows(c, n, v, count);
+        head_rows(c, s, v, count);
         v += count;
     }
-    table_rows(c, t, 0, c->cpu->n_domains, &first, &end);
+    table_rows(c, t, 0, c->cpu->n.n_domains, &first, &end);
     if (c->thread == 0)
         c->run->bytes_read += (uint64_t)((end - first) * t->cols) * sizeof(uint16_t);
 }
@@ -317,7 +363,6 @@ oct_cpu_op_fn *const oct_cpu_ops[OCT_OP_COUNT] = {
     [OCT_OP_EMBED] = op_embed,
     [OCT_OP_NORM] = op_norm,
     [OCT_OP_ADD_NORM] = op_norm,
-    [OCT_OP_QUANTISE] = op_quantise,
     [OCT_OP_LINEAR] = op_linear,
     [OCT_OP_ROPE_STORE] = oct_cpu_rope_store,
     [OCT_OP_ATTENTION] = oct_cpu_attention,

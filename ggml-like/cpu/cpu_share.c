@@ -40,7 +40,7 @@ void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
     }
     /* A tail's counter is cleared two phases ahead: with a barrier behind at least every second
      * call no thread can still be, or be already, in that phase. */
-    int64_t phase = c->phase++, n = c->cpu->n_domains;
+    int64_t phase = c->phase++, n = c->cpu->n.n_domains;
     _Atomic int64_t *taken = &c->cpu->tails[phase % OCT_SHARE_PHASES * n + c->domain].taken;
     if (c->domain_thread == 0)
         atomic_store_explicit(&c->cpu->tails[(phase + 2) % OCT_SHARE_PHASES * n + c->domain].taken,
@@ -61,13 +61,13 @@ void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
 
 int64_t oct_cpu_first_slice(const oct_cpu_run *c, oct_shard_kind kind, int domain)
 {
-    const oct_shard *s = &c->cpu->shard;
-    return s->slices[kind].first + oct_shard_n_slices(s, kind) * domain / c->cpu->n_domains;
+    const oct_shard *s = &c->cpu->n.shard;
+    return s->slices[kind].first + oct_shard_n_slices(s, kind) * domain / c->cpu->n.n_domains;
 }
 
 uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_weight *w)
 {
-    uint64_t slices = (uint64_t)oct_shard_n_slices(&c->cpu->shard, w->kind);
+    uint64_t slices = (uint64_t)oct_shard_n_slices(&c->cpu->n.shard, w->kind);
     return slices * (w->layout.unit_bytes + w->layout.scale_bytes);
 }
 
@@ -78,8 +78,8 @@ void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_
     oct_team_range(n_rows, c->thread, c->n_threads, &lo, &hi);
     for (int64_t r = lo; r < hi; r++) {
         float *row = parts + r * n;
-        for (int step = 1; step < c->cpu->n_domains; step *= 2)
-            for (int d = 0; d + step < c->cpu->n_domains; d += 2 * step)
+        for (int step = 1; step < c->cpu->n.n_domains; step *= 2)
+            for (int d = 0; d + step < c->cpu->n.n_domains; d += 2 * step)
                 c->cpu->k->add(row + d * stride, row + (d + step) * stride, n, row + d * stride);
         memcpy(out + r * n, row, (size_t)n * sizeof *out);
     }

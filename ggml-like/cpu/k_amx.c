@@ -39,22 +39,22 @@
  * of the 100 000 that 128 rows of a panel take): a kernel keeps no state, and a thread that waits
  * at a barrier should not have 8 KiB of tiles to save. */
 #include "kernels.h"
+#include "q8.h"
 #include "vec.h"
 #ifndef OCT_TILE_UNIT_H
 #include "tile_unit.h"
 #endif
 
-oct_k_linear_fn oct_k_linear__amx, oct_k_linear__avx512;
+oct_k_linear_fn oct_k_linear_q8__amx, oct_k_linear_q8__avx512;
 
 enum {
     TILE = 16, /* rows of a tile, channels of a tile of weights */
     STEP = 64, /* inputs of a tile */
     STEP_QUADS = STEP / OCT_QUAD,
-    QUAD_BYTES = OCT_PANEL * OCT_QUAD,
     CHUNK = 128,  /* rows */
     FEW_ROWS = 3, /* are the business of avx512: memory is the bound */
     AHEAD = 3,    /* steps from packing to use */
-    SLOTS = 2 * CHUNK / TILE * (OCT_Q8_BLOCK / STEP) + AHEAD,
+    SLOTS = 2 * CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD,
     LINE = 64
 };
 
@@ -74,7 +74,8 @@ typedef struct pending {
 typedef struct work {
     _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
     _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
-    _Alignas(64) uint8_t tail[STEP_QUADS][QUAD_BYTES]; /* last weights of a group, then zeros */
+    _Alignas(
+        64) uint8_t tail[STEP_QUADS][OCT_Q8_QUAD_BYTES]; /* last weights of a group, then zeros */
     _Alignas(64) float t[CHUNK][OCT_PANEL];
     float scale[2][CHUNK]; /* of this block and the last */
     int32_t excess[2][CHUNK];
@@ -250,7 +251,7 @@ static void begin_group(work *w)
 static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
 {
     int64_t quad = b->group * w->a.w->group_quads + b->start / OCT_QUAD;
-    return w->a.panel + (size_t)panel * w->a.w->panel_bytes + (size_t)quad * QUAD_BYTES;
+    return w->a.panel + (size_t)panel * w->a.w->panel_bytes + (size_t)quad * OCT_Q8_QUAD_BYTES;
 }
 
 static void begin_block(work *w)
@@ -281,7 +282,8 @@ static void begin_panel(work *w, int64_t panel)
                   steps = w->n_tiles * w->a.act->digits * w->b.n_steps;
     if (over > 0) {
         memset(w->tail, 0, sizeof w->tail);
-        memcpy(w->tail, weights + (w->b.n_quads - over) * QUAD_BYTES, (size_t)over * QUAD_BYTES);
+        memcpy(w->tail, weights + (w->b.n_quads - over) * OCT_Q8_QUAD_BYTES,
+               (size_t)over * OCT_Q8_QUAD_BYTES);
     }
     block next = w->b;
     if (panel + 1 == w->a.n_panels)
@@ -292,7 +294,7 @@ static void begin_panel(work *w, int64_t panel)
         w->weights_ahead = (const char *)w->a.next;
     else
         w->weights_ahead = (const char *)w->a.panel + w->a.n_panels * (int64_t)w->a.w->panel_bytes;
-    w->weight_lines = (w->b.n_quads * (QUAD_BYTES / LINE) + steps - 1) / steps;
+    w->weight_lines = (w->b.n_quads * (OCT_Q8_QUAD_BYTES / LINE) + steps - 1) / steps;
 }
 
 V_INLINE void fetch(work *w)
@@ -322,15 +324,15 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
     tile_zero(2);
     tile_zero(3);
     for (int64_t i = 0; i < n_steps; i++) {
-        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * QUAD_BYTES : w->tail[0];
+        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
         tile_load(4, w->packed[w->slot], STEP);
-        tile_load(5, u, QUAD_BYTES);
+        tile_load(5, u, OCT_Q8_QUAD_BYTES);
         tile_dot(0, 4, 5);
-        tile_load(6, u + LINE, QUAD_BYTES);
+        tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
         tile_dot(1, 4, 6);
-        tile_load(7, u + 2 * LINE, QUAD_BYTES);
+        tile_load(7, u + 2 * LINE, OCT_Q8_QUAD_BYTES);
         tile_dot(2, 4, 7);
-        tile_load(5, u + 3 * LINE, QUAD_BYTES);
+        tile_load(5, u + 3 * LINE, OCT_Q8_QUAD_BYTES);
         tile_dot(3, 4, 5);
         w->slot = next_slot(w, w->slot);
         if (pack)
@@ -421,11 +423,11 @@ static void few_rows(const oct_linear_args *a, int64_t first_row, int64_t n_rows
         b.rows += first_row;
         b.y += first_row * OCT_PANEL;
         b.n_rows = n_rows;
-        oct_k_linear__avx512(&b);
+        oct_k_linear_q8__avx512(&b);
     }
 }
 
-void oct_k_linear__amx(const oct_linear_args *a)
+void oct_k_linear_q8__amx(const oct_linear_args *a)
 {
     static const tile_config config = {
         .palette = 1,

@@ -4,7 +4,7 @@
  * Of the four weights of a quad the even ones (bytes 0, 2) and the odd ones (1, 3) are taken apart
  * by a mask and a shift, which widens them to 16 bits; vpmaddwd multiplies each pair with a pair of
  * activations and adds. It yields sum (q + 128) a modulo 2^32; accumulators that start at
- * -128 sum a make it sum q a, which fits int32 (q8.h). (vpmaddubsw would saturate.)
+ * -128 sum a make it sum q a, which fits int32 (act.h). (vpmaddubsw would saturate.)
  *
  * Activation row: digits_at holds int16[n_groups * group_pad] in quads a0 a2 a1 a3; sums holds for
  * each block the sum of a, then zeros. One digit or two makes no difference here but for the
@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "kernels.h"
+#include "q8.h"
 #include "vec.h"
 
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx2;
@@ -135,7 +136,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
                     madd_add(&acc[r][c + 1], odd1, pair);
                 }
             }
-            w += 256;
+            w += OCT_Q8_QUAD_BYTES;
         }
         V_EACH (r, n) {
             __m256 s = _mm256_set1_ps(((const float *)(const void *)row[r])[block]);
@@ -175,9 +176,9 @@ static void linear_strip(const linear_tiles *k)
         return;
     }
     const int64_t tiles = k->n_rows / 4 * 4 + k->n_rows % 4;
-    const int64_t step = (OCT_PANEL * OCT_QUAD + tiles - 1) / tiles;
+    const int64_t step = (OCT_Q8_QUAD_BYTES + tiles - 1) / tiles;
     tile_fn *const *tile = share[step > 64];
-    const char *ahead = (const char *)k->weights + k->n_quads * OCT_PANEL * OCT_QUAD;
+    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_QUAD_BYTES;
     ahead += ahead >= k->stream_end ? k->jump : 0;
     for (int64_t lane = 0; lane < OCT_PANEL; lane += 16)
         for (int64_t r = 0; r + 4 <= k->n_rows; r += 4, ahead += step * k->n_quads)

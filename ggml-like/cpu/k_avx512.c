@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "kernels.h"
+#include "q8.h"
 #include "vec.h"
 
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx512;
@@ -133,7 +134,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
                     V_EACH (c, 4)
                         dot_bytes(&acc[r][d][c], u[c], x);
                 }
-            w += 256;
+            w += OCT_Q8_QUAD_BYTES;
         }
         V_EACH (r, n) {
             __m512 s = _mm512_set1_ps(((const float *)(const void *)row[r])[block]);
@@ -196,9 +197,9 @@ static void linear_strip(const linear_tiles *k)
     }
     const int64_t tiles = (k->n_rows + most - 1) / most, n = k->n_rows / tiles;
     const int64_t larger = k->n_rows % tiles; /* of the tiles have n + 1 rows */
-    const int64_t step = (OCT_PANEL * OCT_QUAD + tiles - 1) / tiles;
+    const int64_t step = (OCT_Q8_QUAD_BYTES + tiles - 1) / tiles;
     tile_fn *const *tile = share[digits - 1][step > 64];
-    const char *ahead = (const char *)k->weights + k->n_quads * OCT_PANEL * OCT_QUAD;
+    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_QUAD_BYTES;
     ahead += ahead >= k->stream_end ? k->jump : 0;
     for (int64_t i = 0, r = 0; i < tiles; i++, ahead += step * k->n_quads) {
         int64_t rows = n + (i < larger);

@@ -1,11 +1,13 @@
-/* k_ref.c: the reference row, plain loops written from the definitions in kernels.h and q8.h. Sums
- * are formed in double and rounded once; activations stay f32. Slow, and free of any other idea. */
+/* k_ref.c: the reference row, plain loops written from the definitions in kernels.h, weight.h and
+ * q8.h. Sums are formed in double and rounded once; activations stay f32. Slow, and free of any
+ * other idea. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "f16.h"
 #include "kernels.h"
+#include "q8.h"
 
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__ref;
 #include "kernels.inc"
@@ -51,7 +53,7 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
                 x[r] =
                     (const float *)a->rows[first_row + r] + (a->first_group + g) * w->group_in + i;
             quad_ref(quad, scale, n, x, n_rows, sum);
-            quad += OCT_PANEL * OCT_QUAD;
+            quad += OCT_Q8_QUAD_BYTES;
         }
     }
     for (int64_t r = 0; r < n_rows; r++)
@@ -59,7 +61,7 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
             a->y[(first_row + r) * OCT_PANEL + lane] = (float)sum[r][lane];
 }
 
-void oct_k_linear__ref(const oct_linear_args *a)
+void oct_k_linear_q8__ref(const oct_linear_args *a)
 {
     for (int64_t p = 0; p < a->n_panels; p++) {
         const oct_linear_args one = oct_linear_panel(a, p);

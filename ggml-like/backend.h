@@ -1,0 +1,65 @@
+/* backend.h: what computes nodes. A backend is a folder of its own and one oct_backend_kind: the
+ * pure part, which plans ask, and an oct_backend that is opened by whoever executes a plan. */
+#ifndef OCT_BACKEND_H
+#define OCT_BACKEND_H
+
+#include "graph.h"
+#include "kv_cache.h"
+
+struct oct_plan;
+
+/* What of a run the backends need: n_rows <= the graph's capacity tokens. */
+typedef struct oct_run {
+    int64_t n_rows;
+    const int32_t *token, *seq; /* [n_rows] */
+    const int32_t *pos;         /* [n_rows] absolute positions */
+    int64_t n_out;
+    const int32_t *out_row; /* [n_out] rows whose logits are wanted, ascending */
+    /* In host memory. Row i of logits begins at logits + i * logits_stride, with the id
+     * first_logit. */
+    float *logits;
+    int64_t logits_stride, first_logit;
+    oct_kv_cache *kv;           /* [places of the plan] */
+    const volatile int *cancel; /* NULL: never; read atomically, see oct_cancelled */
+    uint64_t bytes_read;        /* added to: weights and scales */
+    uint64_t kv_read;           /* added to: keys and values */
+} oct_run;
+
+static inline bool oct_cancelled(const volatile int *cancel)
+{
+    return cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
+}
+
+/* Pure functions of a backend's numbers (threads, tiles, the shard ...): no memory is taken, no
+ * system asked, so that a plan is a matter of microseconds. */
+typedef struct oct_backend_kind {
+    const char *name;
+    bool host; /* its memory is the process's: weights are read where the placement has them */
+    bool (*supports)(const void *numbers, const oct_node *n);
+    /* Of a node, for a capacity of rows: temporary memory that all of the backend shares while the
+     * node runs; and scratch, of which the largest of any node is kept. */
+    size_t (*temp_bytes)(const void *numbers, const oct_node *n, int64_t rows);
+    size_t (*scratch_bytes)(const void *numbers, const oct_node *n, int64_t rows);
+} oct_backend_kind;
+
+/* An open backend. One thread of the caller at a time. Memory it gives is its own: host code
+ * reaches it by upload and download only, unless kind->host. */
+typedef struct oct_backend oct_backend;
+struct oct_backend {
+    const oct_backend_kind *kind;
+    oct_status (*alloc)(oct_backend *b, size_t bytes, void **p, oct_error *err);
+    void (*release)(oct_backend *b, void *p, size_t bytes);
+    oct_status (*upload)(oct_backend *b, void *to, const void *from, size_t bytes, oct_error *err);
+    oct_status (*download)(oct_backend *b, void *to, const void *from, size_t bytes,
+                           oct_error *err);
+    /* Around the calls of run that make one evaluation. */
+    void (*begin)(oct_backend *b);
+    void (*end)(oct_backend *b);
+    /* Runs steps first..end-1 of a plan, all of them this backend's, with its buffer of that plan.
+     * OCT_ERR_CANCELLED leaves outputs undefined. */
+    oct_status (*run)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int first,
+                      int end, oct_run *r, oct_error *err);
+    void (*free)(oct_backend *b);
+};
+
+#endif

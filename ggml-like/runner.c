@@ -1,0 +1,194 @@
+#include "runner.h"
+
+#include <string.h>
+
+#include "machine.h"
+
+/* One run. */
+typedef struct running {
+    oct_runner *r;
+    oct_run *run;
+    const oct_tally *tally;
+    const volatile int *cancel; /* of this rank */
+    /* For tally->layer_time: the layer that runs, when it began, what was counted then. */
+    int64_t layer;
+    double began;
+    oct_comm_stats talked;
+} running;
+
+static unsigned char *data_at(const oct_runner *r, int place, const oct_tensor *t)
+{
+    return r->buffer[place] + oct_plan_offset(r->plan, place, t);
+}
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+/* Before a step of layer `next`: what has passed is the time of the layer before. */
+static void note_layer(running *a, int64_t next)
+{
+    const oct_comm *comm = a->r->comm;
+    if (comm->size > 1)
+        atomic_store_explicit(&a->r->comm->layer, next, memory_order_relaxed);
+    if (!a->tally->layer_time || next == a->layer)
+        return;
+    double t = oct_seconds();
+    if (a->layer >= 0) {
+        oct_node_time *l = &a->tally->layer_time[a->layer];
+        l->seconds += t - a->began;
+        oct_comm_stats_add(&l->comm, &a->talked, &comm->stats);
+    }
+    a->layer = next;
+    a->began = t;
+    a->talked = comm->stats;
+}
+
+/* The choices of one layer's router. */
+static void note_choices(const running *a, const oct_node *n)
+{
+    const unsigned char *data = data_at(a->r, OCT_HOST, n->out);
+    int64_t rows = oct_run_rows(a->r->plan, a->run, n->out);
+    uint64_t hash = a->tally->route_hash[n->layer];
+    for (int64_t i = 0; i < rows; i++) {
+        const int32_t *expert = (const void *)(data + (size_t)i * n->out->row_bytes);
+        for (int64_t k = 0; k < n->n_used; k++) {
+            a->tally->expert_rows[expert[k]]++;
+            hash = (hash ^ (uint64_t)(expert[k] + 1)) * 0x9e3779b97f4a7c15u;
+            hash ^= hash >> 29;
+        }
+    }
+    a->tally->route_hash[n->layer] = hash;
+}
+
+/* The plan keeps the routes of all layers in the host's memory to the end. */
+static void note_routes(const running *a)
+{
+    const oct_graph *g = a->r->plan->graph;
+    for (int i = 0; a->tally->expert_rows && i < g->n_nodes; i++)
+        if (g->nodes[i].op == OCT_OP_ROUTE)
+            note_choices(a, &g->nodes[i]);
+}
+
+/* ---- steps that are no backend's ------------------------------------------------------------- */
+
+static oct_status copy(const running *a, const oct_step *s, oct_error *err)
+{
+    oct_runner *r = a->r;
+    size_t bytes = (size_t)oct_run_rows(r->plan, a->run, s->copied) * s->copied->row_bytes;
+    void *to = data_at(r, s->place, s->copied), *from = data_at(r, s->from, s->copied);
+    if (bytes == 0)
+        return OCT_OK;
+    if (s->place == OCT_HOST)
+        return r->backend[s->from]->download(r->backend[s->from], to, from, bytes, err);
+    return r->backend[s->place]->upload(r->backend[s->place], to, from, bytes, err);
+}
+
+static oct_status cancelled(oct_error *err)
+{
+    return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
+}
+
+/* Behind the vector goes a word of every rank: whether it has been cancelled. The sum tells all. */
+static oct_status fold(const running *a, const oct_node *n, oct_error *err)
+{
+    oct_comm *comm = a->r->comm;
+    float *x = (float *)(void *)data_at(a->r, OCT_HOST, n->out);
+    int64_t floats = oct_run_rows(a->r->plan, a->run, n->out) * n->out->cols;
+    x[floats] = oct_cancelled(a->cancel) ? 1.0f : 0.0f;
+    OCT_TRY(comm->fold(comm, x, floats + OCT_FOLD_WORD, err));
+    return x[floats] == 0.0f ? OCT_OK : cancelled(err);
+}
+
+/* Each rank has made the logits of its rows of the vocabulary. Rank 0 has its own in their place;
+ * the others' come as many rows at a time as there is room for. */
+static oct_status gather(const running *a, const oct_node *n, oct_error *err)
+{
+    const oct_plan *p = a->r->plan;
+    oct_comm *comm = a->r->comm;
+    oct_run *r = a->run;
+    int64_t each = oct_plan_vocabulary(p, n->table), most = oct_plan_gather_rows(p, n->table);
+    float *all = (float *)(void *)(a->r->buffer[OCT_HOST] + p->logits_offset);
+    for (int64_t first = 0; first < r->n_out; first += most) {
+        int64_t rows = r->n_out - first < most ? r->n_out - first : most;
+        size_t bytes = (size_t)(rows * each) * sizeof *all;
+        const float *mine = comm->rank ? r->logits + first * each : NULL;
+        OCT_TRY(comm->collect(comm, mine, bytes, comm->rank ? NULL : all, err));
+        for (int64_t i = 0; comm->rank == 0 && i < rows * (comm->size - 1); i++) {
+            int64_t rank = 1 + i / rows, row = i % rows, at = rank * each;
+            int64_t count = n->table->n_rows - at < each ? n->table->n_rows - at : each;
+            if (count > 0)
+                memcpy(r->logits + (first + row) * r->logits_stride + at,
+                       all + (rank * rows + row) * each, (size_t)count * sizeof *all);
+        }
+    }
+    return OCT_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static bool is_exchange(const oct_step *s)
+{
+    return s->node && oct_op_is_exchange(s->node->op);
+}
+
+/* Behind the steps from `first` that its backend can do in one go. */
+static int segment_end(const running *a, int first)
+{
+    const oct_plan *p = a->r->plan;
+    const oct_step *s = &p->steps[first];
+    int end = first + 1;
+    while (end < p->n_steps && p->steps[end].node && p->steps[end].place == s->place &&
+           !is_exchange(&p->steps[end]) &&
+           (!a->tally->layer_time || p->steps[end].node->layer == s->node->layer))
+        end++;
+    return end;
+}
+
+static oct_status run_steps(running *a, oct_error *err)
+{
+    const oct_plan *p = a->r->plan;
+    oct_status status = OCT_OK;
+    for (int i = 0, end; i < p->n_steps && status == OCT_OK; i = end) {
+        const oct_step *s = &p->steps[i];
+        end = i + 1;
+        if (!s->node) {
+            status = copy(a, s, err);
+            continue;
+        }
+        note_layer(a, s->node->layer);
+        if (s->node->op == OCT_OP_FOLD_RANKS) {
+            status = fold(a, s->node, err);
+        } else if (s->node->op == OCT_OP_GATHER_LOGITS) {
+            status = gather(a, s->node, err);
+        } else {
+            oct_backend *b = a->r->backend[s->place];
+            end = segment_end(a, i);
+            status = b->run(b, p, a->r->buffer[s->place], i, end, a->run, err);
+        }
+    }
+    note_layer(a, -1);
+    return status;
+}
+
+oct_status oct_runner_run(oct_runner *r, oct_run *run, const oct_tally *tally, oct_error *err)
+{
+    running a = {.r = r, .run = run, .tally = tally, .cancel = run->cancel, .layer = -1};
+    if (r->comm->size > 1)
+        run->cancel = NULL; /* ranks leave together */
+    if (r->comm->rank > 0) {
+        const oct_node *last = &r->plan->graph->nodes[r->plan->graph->n_nodes - 1];
+        run->logits_stride = oct_plan_vocabulary(r->plan, last->table);
+        run->first_logit = r->comm->rank * run->logits_stride;
+        run->logits = (float *)(void *)(r->buffer[OCT_HOST] + r->plan->logits_offset);
+    }
+    for (int i = 0; i < r->plan->n_places; i++)
+        if (r->backend[i]->begin)
+            r->backend[i]->begin(r->backend[i]);
+    oct_status status = run_steps(&a, err);
+    for (int i = 0; i < r->plan->n_places; i++)
+        if (r->backend[i]->end)
+            r->backend[i]->end(r->backend[i]);
+    if (status == OCT_OK)
+        note_routes(&a);
+    run->cancel = a.cancel;
+    return status;
+}

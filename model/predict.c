@@ -1,0 +1,93 @@
+/* predict.c: the bytes are those of the slowest rank: with whole experts the one that has most of
+ * the chosen ones. The exchange is the messages that a rank's plan lists, and the two that eval.c
+ * sends around them, none of them overlapped with work: of S bytes,
+ *   a sum over n ranks takes  2 a + 2 (n-1)/n S/b   (two rounds; a: latency, b: bytes per second)
+ *   a gathering takes           a + (n-1) S/b       (S of each rank; to one rank, or to all)
+ *   a broadcast takes           a + (n-1) S/b       (from rank 0 to each) */
+#include "measure.h"
+#include "session_impl.h"
+
+/* The mean, over all choices of `used` of the nodes' `each` experts, of how many the node that has
+ * most has. The ways to choose k with at most m from any node are the coefficients of
+ * (sum over i <= m of C(each, i) x^i) ^ nodes. */
+static double fullest_node(int nodes, int64_t each, int64_t used)
+{
+    double all = 1, mean = 0;
+    for (int64_t i = 0; i < used; i++) /* C(nodes * each, used) */
+        all = all * (double)(nodes * each - i) / (double)(i + 1);
+    for (int64_t m = 0; m < used && m < each; m++) {
+        double ways[OCT_WEIGHT_MAX_EXPERTS + 1] = {1};
+        for (int node = 0; node < nodes; node++)
+            for (int64_t k = used; k > 0; k--) { /* downwards: lower ones are still without node */
+                double choose = 1;
+                for (int64_t i = 1; i <= m && i <= k; i++) {
+                    choose = choose * (double)(each - i + 1) / (double)i;
+                    ways[k] += choose * ways[k - i];
+                }
+            }
+        mean += 1 - ways[used] / all; /* the chance of more than m */
+    }
+    return mean;
+}
+
+static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
+                         double depth, int64_t kv_elem)
+{
+    const oct_grok_bytes weights = oct_grok_weight_bytes(c, l, s);
+    double attn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION) / (double)c->n_slices;
+    double experts = (double)c->n_used;
+    if (s->whole_experts)
+        experts = fullest_node(s->size, s->experts.end - s->experts.first, c->n_used);
+    double kv = 2.0 * depth * (double)(kv_elem * c->n_kv_heads * c->head_dim) * attn;
+    return (double)weights.common + experts * (double)weights.expert + (double)c->n_layers * kv;
+}
+
+/* Gathering, broadcast. */
+static void add_all(oct_token_cost *k, const oct_network *net, double ranks, double bytes)
+{
+    k->rounds++;
+    k->exchange += net->latency + (ranks - 1) * bytes * net->per_byte;
+}
+
+static void add_exchange(oct_token_cost *k, const oct_network *net, double ranks,
+                         const oct_exchange *e)
+{
+    if (!e->fold) {
+        add_all(k, net, ranks, (double)e->bytes);
+        return;
+    }
+    k->rounds += 2;
+    k->exchange += 2 * net->latency + 2 * (ranks - 1) / ranks * (double)e->bytes * net->per_byte;
+}
+
+/* The messages of one token: order, those of the plan, routes. */
+static oct_status add_messages(const oct_model *m, const oct_shard *s, const oct_network *net,
+                               oct_token_cost *k)
+{
+    _Alignas(64) unsigned char room[OCT_SESSION_PLAN_ROOM];
+    oct_session_plan p;
+    oct_exchange e;
+    oct_status status = oct_session_plan_ranks(m, s, room, sizeof room, &p);
+    if (status == OCT_OK) {
+        add_all(k, net, s->size, (double)oct_order_bytes(oct_order_eval_rows(1, 1)));
+        for (int at = 0; oct_plan_next_exchange(&p.plan, 1, 1, &at, &e);)
+            add_exchange(k, net, s->size, &e);
+        add_all(k, net, s->size, (double)oct_routes_bytes(m));
+    }
+    oct_session_plan_free(&p);
+    return status;
+}
+
+const char *oct_predict_token(const oct_model *m, oct_shard_layout layout, int n_ranks,
+                              double depth, oct_kv_type kv, const oct_network *net,
+                              oct_token_cost *out)
+{
+    oct_shard s;
+    const char *wrong =
+        oct_shard_make(layout, 0, n_ranks, m->config.n_slices, m->config.n_experts, &s);
+    if (wrong)
+        return wrong;
+    *out = (oct_token_cost){
+        .bytes = bytes_read(&m->config, &m->layouts, &s, depth, oct_kv_elem_bytes(kv))};
+    return n_ranks == 1 || add_messages(m, &s, net, out) == OCT_OK ? NULL : "out of memory";
+}
