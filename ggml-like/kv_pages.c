@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NONE = -1 };
+enum { NONE = -1, MAX_TABLE = 1 << 30 }; /* no page; entries of all tables */
 
 uint64_t oct_kv_hash(uint64_t before, const int32_t *ids, int64_t n)
 {
@@ -26,6 +26,10 @@ oct_status oct_kv_pages_init(oct_kv_pages *p, int64_t n_seqs, int64_t n_ctx, int
                         "KV cache: %lld pages for %lld sequences of %lld positions, expected "
                         "1..%lld of each",
                         (long long)n_pages, (long long)n_seqs, (long long)n_ctx, (long long)max);
+    if (n_seqs > MAX_TABLE / oct_kv_pages_of(n_ctx))
+        return oct_fail(err, OCT_ERR_MEMORY,
+                        "KV cache: %lld sequences of %lld positions cannot be held by any machine",
+                        (long long)n_seqs, (long long)n_ctx);
     p->n_seqs = n_seqs;
     p->n_ctx = n_ctx;
     p->n_pages = p->n_fresh = n_pages;
