@@ -136,7 +136,7 @@ static void read_quota(const char *dir, uint64_t *quota, uint64_t *period)
 
 static void visit_cpus(void *ctx, const char *dir, bool v2)
 {
-    double *least = ctx;
+    double *min = ctx;
     uint64_t quota = UINT64_MAX, period = 0;
     if (v2) {
         read_quota(dir, &quota, &period);
@@ -147,15 +147,15 @@ static void visit_cpus(void *ctx, const char *dir, bool v2)
     if (quota == UINT64_MAX || quota == 0 || period == UINT64_MAX || period == 0)
         return;
     double cpus = (double)quota / (double)period;
-    if (*least == 0 || cpus < *least)
-        *least = cpus;
+    if (*min == 0 || cpus < *min)
+        *min = cpus;
 }
 
 double oct_cgroup_cpus(const char *root)
 {
-    double least = 0;
-    oct_cgroup_walk(root, "cpu", visit_cpus, &least);
-    return least;
+    double min = 0;
+    oct_cgroup_walk(root, "cpu", visit_cpus, &min);
+    return min;
 }
 
 /* Page cache that the group can give back. */
@@ -178,7 +178,7 @@ static uint64_t read_reclaimable(const char *dir, bool v2)
 
 static void visit_memory(void *ctx, const char *dir, bool v2)
 {
-    uint64_t *least = ctx;
+    uint64_t *min = ctx;
     uint64_t max = read_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes");
     if (max == UINT64_MAX)
         return;
@@ -186,13 +186,13 @@ static void visit_memory(void *ctx, const char *dir, bool v2)
     uint64_t cache = read_reclaimable(dir, v2);
     used = used == UINT64_MAX || used < cache ? 0 : used - cache;
     uint64_t left = max > used ? max - used : 0;
-    if (left < *least)
-        *least = left;
+    if (left < *min)
+        *min = left;
 }
 
 uint64_t oct_cgroup_memory(const char *root)
 {
-    uint64_t least = UINT64_MAX;
-    oct_cgroup_walk(root, "memory", visit_memory, &least);
-    return least;
+    uint64_t min = UINT64_MAX;
+    oct_cgroup_walk(root, "memory", visit_memory, &min);
+    return min;
 }

@@ -110,7 +110,7 @@ void oct_memory_get(const char *root, oct_memory *m)
 {
     m->system = available(root);
     m->cgroup = oct_cgroup_memory(root);
-    m->least = m->system < m->cgroup ? m->system : m->cgroup;
+    m->limit = m->system < m->cgroup ? m->system : m->cgroup;
 }
 
 bool oct_memory_has_file(const char *path)

@@ -51,7 +51,7 @@ typedef struct oct_memory {
     uint64_t system; /* MemAvailable: free memory and what the kernel would give up for it */
     uint64_t cgroup; /* the tightest limit of the process's control groups (v1 and v2), less what is
                         in use there and cannot be reclaimed */
-    uint64_t least;  /* of the two */
+    uint64_t limit;  /* the smaller of the two */
 } oct_memory;
 
 /* What this process may still take, now. root: put in front of /proc and of mount points: "", or a

@@ -364,7 +364,7 @@ bool oct_plan_next_exchange(const oct_plan *p, int64_t n_rows, int64_t n_out, in
         if (!n || !oct_op_is_exchange(n->op))
             continue;
         *e = (oct_exchange){.fold = n->op == OCT_OP_FOLD_RANKS, .layer = n->layer};
-        int64_t floats = e->fold ? oct_run_rows(p, &run, n->out) * n->out->cols
+        int64_t floats = e->fold ? oct_run_rows(p, &run, n->out) * n->out->cols + OCT_FOLD_WORD
                                  : n_out * oct_plan_vocabulary(p, n->table);
         e->bytes = (uint64_t)floats * sizeof(float);
         return true;

@@ -92,6 +92,9 @@ int64_t oct_plan_vocabulary(const oct_plan *p, const oct_table *t);
  * ranks, the others' for all the rows of a run. */
 int64_t oct_plan_gather_rows(const oct_plan *p, const oct_table *t);
 
+/* Numbers behind a vector that is folded: whether a rank has been cancelled. */
+enum { OCT_FOLD_WORD = 1 };
+
 /* What the ranks exchange in a run: the messages that the runner sends, listed here once. */
 typedef struct oct_exchange {
     bool fold;      /* two rounds, in each every rank sends (n-1)/n of the bytes; else one message

@@ -94,7 +94,7 @@ static oct_status fold(const running *a, const oct_node *n, oct_error *err)
     float *x = (float *)(void *)data_at(a->r, OCT_HOST, n->out);
     int64_t floats = oct_run_rows(a->r->plan, a->run, n->out) * n->out->cols;
     x[floats] = oct_cancelled(a->cancel) ? 1.0f : 0.0f;
-    OCT_TRY(comm->fold(comm, x, floats + 1, err));
+    OCT_TRY(comm->fold(comm, x, floats + OCT_FOLD_WORD, err));
     return x[floats] == 0.0f ? OCT_OK : cancelled(err);
 }
 

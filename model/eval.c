@@ -64,7 +64,7 @@ static oct_status compare_routes(oct_session *s, oct_status logits, oct_error *e
     if (s->comm->size == 1)
         return logits;
     mine[n_layers] = logits == OCT_OK;
-    OCT_TRY(s->comm->gather(s->comm, mine, (size_t)words * sizeof *all, all, err));
+    OCT_TRY(s->comm->gather(s->comm, mine, oct_routes_bytes(s->model), all, err));
     for (int64_t i = 0; i < n_layers; i++)
         for (int r = 1; r < s->comm->size; r++)
             if (all[r * words + i] != all[i]) {
@@ -125,7 +125,7 @@ oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b, in
     o->what = what;
     o->a = a;
     o->b = b;
-    size_t bytes = sizeof *o + (size_t)n_rows * sizeof *o->rows;
+    size_t bytes = oct_order_bytes(n_rows);
     if (s->comm->broken)
         return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
     return s->comm->size > 1 ? s->comm->announce(s->comm, o, &bytes, err) : OCT_OK;
@@ -166,7 +166,8 @@ static oct_status obey_report(oct_session *s, oct_error *err)
 static bool order_fits(oct_session *s, int64_t n_rows)
 {
     const oct_rank_order *o = s->order;
-    if (o->a < 1 || o->a > s->p.chunk || o->b < 0 || o->b > o->a || n_rows != 2 * o->a + o->b)
+    if (o->a < 1 || o->a > s->p.chunk || o->b < 0 || o->b > o->a ||
+        n_rows != oct_order_eval_rows(o->a, o->b))
         return false;
     const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
     for (int64_t i = 0; i < o->a; i++)
@@ -198,7 +199,7 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
     oct_status status = OCT_OK;
     oct_rank_order *o = s->order;
     for (o->what = 0; status == OCT_OK && o->what != OCT_ORDER_END;) {
-        size_t bytes = sizeof *o + (size_t)oct_order_rows(s) * sizeof *o->rows;
+        size_t bytes = oct_order_bytes(oct_order_rows(s));
         status = s->comm->announce(s->comm, o, &bytes, err);
         int64_t n_rows = ((int64_t)bytes - (int64_t)sizeof *o) / (int64_t)sizeof *o->rows;
         if (status == OCT_OK && o->what >= OCT_ORDER_EVAL && o->what < OCT_ORDER_TRUNCATE)
@@ -227,8 +228,8 @@ static oct_status eval_chunk(oct_session *s, const oct_batch *b, int64_t first, 
     }
     if (oct_cancelled(s->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
-    OCT_TRY(
-        oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out, 2 * n + *n_out, err));
+    OCT_TRY(oct_eval_order(s, OCT_ORDER_EVAL + (int64_t)s->counts_as, n, *n_out,
+                           oct_order_eval_rows(n, *n_out), err));
     return eval_rows(s, logits, err);
 }
 

@@ -185,7 +185,7 @@ static oct_shard_layout fastest(oct_job *j, const oct_model *m, const oct_sessio
     const uint32_t from = all.fit ? all.fit : all.can & -all.can; /* the first: it needs least */
     char list[400] = "";
     int n = 0, best = -1;
-    double least = 0;
+    double min = 0;
     for (int k = 0; k < OCT_SHARD_LAYOUTS; k++) {
         if (!(all.can >> k & 1))
             continue;
@@ -195,10 +195,10 @@ static oct_shard_layout fastest(oct_job *j, const oct_model *m, const oct_sessio
         n += snprintf(list + n, sizeof list - (size_t)n, "%s%.3g ms by %s%s", n ? "; " : "",
                       1e3 * seconds, oct_shard_name((oct_shard_layout)k),
                       all.fit >> k & 1 ? "" : " (not enough memory)");
-        if (!(from >> k & 1) || (best >= 0 && seconds >= least))
+        if (!(from >> k & 1) || (best >= 0 && seconds >= min))
             continue;
         best = k;
-        least = seconds;
+        min = seconds;
     }
     if (all.can & (all.can - 1)) /* there was a choice */
         oct_job_tell(&j->voice, OCT_JOB_NOTE,

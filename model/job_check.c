@@ -23,6 +23,27 @@ static bool holds_this_code(const struct dl_phdr_info *info)
     return false;
 }
 
+/* Writes the build id that a segment of notes holds, in hex. */
+static void read_notes(const char *at, size_t left, char *out)
+{
+    ElfW(Nhdr) note;
+    while (left >= sizeof note) {
+        memcpy(&note, at, sizeof note);
+        const size_t name = sizeof note, data = name + (note.n_namesz + 3ul) / 4 * 4,
+                     next = data + (note.n_descsz + 3ul) / 4 * 4;
+        if (data + note.n_descsz > left)
+            return;
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 &&
+            memcmp(at + name, "GNU", 4) == 0)
+            for (size_t k = 0; k < note.n_descsz && k < 20; k++)
+                snprintf(out + 2 * k, 3, "%02x", (unsigned char)at[data + k]);
+        if (next > left)
+            return;
+        at += next;
+        left -= next;
+    }
+}
+
 /* Called for the program and each library; not for others after it has returned 1. */
 static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
 {
@@ -32,18 +53,8 @@ static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
         return 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
-        if (h->p_type != PT_NOTE)
-            continue;
-        const char *at = (const char *)info->dlpi_addr + h->p_vaddr, *end = at + h->p_memsz;
-        while ((size_t)(end - at) >= sizeof(ElfW(Nhdr))) {
-            ElfW(Nhdr) note;
-            memcpy(&note, at, sizeof note);
-            const char *name = at + sizeof note, *data = name + (note.n_namesz + 3) / 4 * 4;
-            if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(name, "GNU", 4) == 0)
-                for (size_t k = 0; k < note.n_descsz && k < 20; k++)
-                    snprintf(out + 2 * k, 3, "%02x", (unsigned char)data[k]);
-            at = data + (note.n_descsz + 3) / 4 * 4;
-        }
+        if (h->p_type == PT_NOTE)
+            read_notes((const char *)info->dlpi_addr + h->p_vaddr, h->p_memsz, out);
     }
     return 1;
 }
@@ -151,7 +162,7 @@ void oct_rank_report_self(const oct_model *m, const oct_session_params *p, const
     r->weights = need.weights;
     r->mapped = resident ? 0 : need.weights;
     r->need = r->mapped + need.kv + need.buffers;
-    r->have = r->host_has = have.least;
+    r->have = r->host_has = have.limit;
     r->file = info->part_size ? UINT64_MAX : info->file_bytes;
     uint64_t space = address_space_left();
     if (space < UINT64_MAX - info->file_bytes && space + info->file_bytes < r->have)
@@ -310,8 +321,8 @@ static void describe(const oct_rank_report *r, int n, const oct_kernels *row,
         oct_job_tell(v, OCT_JOB_WARNING,
                      "all ranks use the %s kernels: rank %d on %s has no %s, which rank %d on %s "
                      "has",
-                     row->name, without, r[without].host,
-                     oct_rank_kernels(r[with].kernels)->name, with, r[with].host);
+                     row->name, without, r[without].host, oct_rank_kernels(r[with].kernels)->name,
+                     with, r[with].host);
     warn_of_binding(r, n, v);
     for (int i = 0; i < n; i++)
         if (oct_rank_shares_cores(r, n, i)) {

@@ -29,7 +29,7 @@ static char *new_block(int n_threads, size_t *bytes)
 {
     oct_memory have;
     oct_memory_get("", &have);
-    uint64_t share = have.least / 32;
+    uint64_t share = have.limit / 32;
     size_t n = (size_t)n_threads * READ_BYTES;
     n = n < READ_LIMIT ? n : READ_LIMIT;
     n = n < share ? n : (size_t)share;

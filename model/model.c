@@ -67,9 +67,8 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     case OCT_GROK_NORM_FFN_OUT: w->norm_ffn_out = norm; break;
     case OCT_GROK_NORM_FINAL: m->norm_final = norm; break;
     case OCT_GROK_EMBEDDING:
-        m->embedding = (oct_table){
-            have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad,
-            d,          m->config.n_slices};
+        m->embedding = (oct_table){have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad,
+                                   d,          m->config.n_slices};
         break;
     case OCT_GROK_KINDS: break;
     }

@@ -1,6 +1,6 @@
 /* octet.h: the public interface of liboctet, a runtime for Grok-1-class mixture-of-experts models.
- * Beside it: machine.h, what there is to run on; job.h, ranks; measure.h, speed; inspect.h, what a
- * file holds; convert.h, where files come from; utf8.h, text.
+ * Beside it: scheduler.h, many requests; machine.h, what there is to run on; job.h, ranks;
+ * measure.h, speed; inspect.h, what a file holds; convert.h, where files come from; utf8.h, text.
  *
  *     oct_model    an open model file: immutable, mapped, shared by any number of sessions
  *     oct_session  KV caches, threads and buffers: one thread of the caller at a time

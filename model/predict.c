@@ -1,12 +1,11 @@
 /* predict.c: the bytes are those of the slowest rank: with whole experts the one that has most of
- * the chosen ones. The exchange is the messages that grok_graph.c, eval.c and cpu_backend.c ask
- * for, none of them overlapped with work: of S bytes,
+ * the chosen ones. The exchange is the messages that a rank's plan lists, and the two that eval.c
+ * sends around them, none of them overlapped with work: of S bytes,
  *   a sum over n ranks takes  2 a + 2 (n-1)/n S/b   (two rounds; a: latency, b: bytes per second)
- *   a gathering takes           a + (n-1) S/b       (S of each rank; every rank gets all)
- *   a broadcast takes           a + (n-1) S/b       (from rank 0 to each)
- * and broadcasts behind each other take a once, since rank 0 does not wait for an answer. */
+ *   a gathering takes           a + (n-1) S/b       (S of each rank; to one rank, or to all)
+ *   a broadcast takes           a + (n-1) S/b       (from rank 0 to each) */
 #include "measure.h"
-#include "model_impl.h"
+#include "session_impl.h"
 
 /* The mean, over all choices of `used` of the nodes' `each` experts, of how many the node that has
  * most has. The ways to choose k with at most m from any node are the coefficients of
@@ -43,12 +42,6 @@ static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, co
     return (double)weights.common + experts * (double)weights.expert + (double)c->n_layers * kv;
 }
 
-static void add_sum(oct_token_cost *k, const oct_network *net, double ranks, double bytes)
-{
-    k->rounds += 2;
-    k->exchange += 2 * net->latency + 2 * (ranks - 1) / ranks * bytes * net->per_byte;
-}
-
 /* Gathering, broadcast. */
 static void add_all(oct_token_cost *k, const oct_network *net, double ranks, double bytes)
 {
@@ -56,26 +49,33 @@ static void add_all(oct_token_cost *k, const oct_network *net, double ranks, dou
     k->exchange += net->latency + (ranks - 1) * bytes * net->per_byte;
 }
 
-static oct_token_cost cost_of(const oct_model *m, const oct_shard *s, double depth, int64_t kv_elem,
-                              const oct_network *net)
+static void add_exchange(oct_token_cost *k, const oct_network *net, double ranks,
+                         const oct_exchange *e)
 {
-    const oct_grok_config *c = &m->config;
-    oct_token_cost k = {.bytes = bytes_read(c, &m->layouts, s, depth, kv_elem)};
-    double ranks = s->size, d = (double)c->d_model * sizeof(float);
-    bool one_sum = s->whole_experts && c->n_used <= 2;
-    if (s->size == 1)
-        return k;
-    /* order, token, sequence, wanted row */
-    add_all(&k, net, ranks, 3 * sizeof(int64_t) + 3 * sizeof(int32_t));
-    add_sum(&k, net, ranks, d); /* embedding */
-    for (int64_t i = 0; i < c->n_layers; i++) {
-        if (!s->whole_attention)
-            add_sum(&k, net, ranks, d);
-        add_sum(&k, net, ranks, one_sum ? d : d * (double)c->n_used);
+    if (!e->fold) {
+        add_all(k, net, ranks, (double)e->bytes);
+        return;
     }
-    add_all(&k, net, ranks, (double)(c->n_vocab * 4) / ranks); /* logits */
-    add_all(&k, net, ranks, (double)c->n_layers * 8);          /* hashes of the choices */
-    return k;
+    k->rounds += 2;
+    k->exchange += 2 * net->latency + 2 * (ranks - 1) / ranks * (double)e->bytes * net->per_byte;
+}
+
+/* The messages of one token: order, those of the plan, routes. */
+static oct_status add_messages(const oct_model *m, const oct_shard *s, const oct_network *net,
+                               oct_token_cost *k)
+{
+    _Alignas(64) unsigned char room[OCT_SESSION_PLAN_ROOM];
+    oct_session_plan p;
+    oct_exchange e;
+    oct_status status = oct_session_plan_ranks(m, s, room, sizeof room, &p);
+    if (status == OCT_OK) {
+        add_all(k, net, s->size, (double)oct_order_bytes(oct_order_eval_rows(1, 1)));
+        for (int at = 0; oct_plan_next_exchange(&p.plan, 1, 1, &at, &e);)
+            add_exchange(k, net, s->size, &e);
+        add_all(k, net, s->size, (double)oct_routes_bytes(m));
+    }
+    oct_session_plan_free(&p);
+    return status;
 }
 
 const char *oct_predict_token(const oct_model *m, oct_shard_layout layout, int n_ranks,
@@ -85,7 +85,9 @@ const char *oct_predict_token(const oct_model *m, oct_shard_layout layout, int n
     oct_shard s;
     const char *wrong =
         oct_shard_make(layout, 0, n_ranks, m->config.n_slices, m->config.n_experts, &s);
-    if (!wrong)
-        *out = cost_of(m, &s, depth, oct_kv_elem_bytes(kv), net);
-    return wrong;
+    if (wrong)
+        return wrong;
+    *out = (oct_token_cost){
+        .bytes = bytes_read(&m->config, &m->layouts, &s, depth, oct_kv_elem_bytes(kv))};
+    return n_ranks == 1 || add_messages(m, &s, net, out) == OCT_OK ? NULL : "out of memory";
 }

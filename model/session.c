@@ -22,7 +22,7 @@ static oct_status allocate_tables(oct_session *s, oct_error *err)
     size_t n_layers = (size_t)s->model->config.n_layers;
     s->rope = malloc(oct_session_rope_bytes(&s->p));
     s->pos = malloc((size_t)s->p.chunk * sizeof *s->pos);
-    s->order = malloc(sizeof *s->order + (size_t)oct_order_rows(s) * sizeof *s->order->rows);
+    s->order = malloc(oct_order_bytes(oct_order_rows(s)));
     s->expert_rows = calloc((size_t)s->model->config.n_experts, sizeof *s->expert_rows);
     s->route_hash = calloc((n_layers + 1) * (size_t)(1 + s->comm->size), sizeof *s->route_hash);
     for (int i = 0; i < OCT_PHASES; i++)
@@ -154,14 +154,14 @@ static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
     oct_session_plan s;
     oct_status status = oct_session_plan_make(m, p, machine, NULL, room, sizeof room, &s, err);
     if (status == OCT_OK)
-        *need = (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
-                                   .kv = s.kv.bytes,
-                                   .buffers =
-                                       s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
-                                   .n_threads = s.cpu.n_threads,
-                                   .n_domains = s.cpu.n_domains,
-                                   .isa = s.cpu.k->name,
-                                   .threads_why = s.threads_why};
+        *need =
+            (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
+                               .kv = s.kv.bytes,
+                               .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
+                               .n_threads = s.cpu.n_threads,
+                               .n_domains = s.cpu.n_domains,
+                               .isa = s.cpu.k->name,
+                               .threads_why = s.threads_why};
     oct_session_plan_free(&s);
     return status;
 }

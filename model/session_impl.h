@@ -15,8 +15,8 @@ struct oct_session {
     oct_runner runner;
     oct_kv_pages pages;
     oct_kv_cache kv[OCT_MAX_PLACES];
-    float *rope;             /* what p.rope is */
-    int32_t *pos;            /* [chunk] */
+    float *rope;                  /* what p.rope is */
+    int32_t *pos;                 /* [chunk] */
     struct oct_rank_order *order; /* with room for the rows of a chunk */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
@@ -56,9 +56,28 @@ typedef struct oct_rank_order {
     int32_t rows[]; /* EVAL: token[a], seq[a], out_row[b]; REUSE: ids[b] */
 } oct_rank_order;
 
+/* Numbers of an order EVAL, and bytes of one with so many. */
+static inline int64_t oct_order_eval_rows(int64_t n_rows, int64_t n_out)
+{
+    return 2 * n_rows + n_out;
+}
+
+static inline size_t oct_order_bytes(int64_t n)
+{
+    return sizeof(oct_rank_order) + (size_t)n * sizeof(int32_t);
+}
+
+/* What every rank shows to all behind a chunk: see route_hash. */
+static inline size_t oct_routes_bytes(const oct_model *m)
+{
+    return (size_t)(m->config.n_layers + 1) * sizeof(uint64_t);
+}
+
+/* Numbers of the largest order. */
 static inline int64_t oct_order_rows(const oct_session *s)
 {
-    return 3 * s->p.chunk > s->p.n_ctx ? 3 * s->p.chunk : s->p.n_ctx;
+    const int64_t eval = oct_order_eval_rows(s->p.chunk, s->p.chunk);
+    return eval > s->p.n_ctx ? eval : s->p.n_ctx;
 }
 
 /* On rank 0: tells the others what s->order->rows has n_rows numbers of; does nothing if it is the

@@ -134,6 +134,19 @@ oct_status oct_session_plan_make(const oct_model *m, const oct_session_params *p
     return plan(m, p, d, room, room_bytes, s, err);
 }
 
+oct_status oct_session_plan_ranks(const oct_model *m, const oct_shard *shard, void *room,
+                                  size_t room_bytes, oct_session_plan *s)
+{
+    const oct_session_params p = {.kv = OCT_KV_F16};
+    memset(s, 0, sizeof *s);
+    s->n_ctx = s->n_seqs = s->chunk = 1;
+    s->shard = s->cpu.shard = *shard;
+    s->cpu.k = &oct_kernel_rows[OCT_KERNELS_REF];
+    s->cpu.n_threads = s->cpu.n_domains = 1;
+    OCT_TRY(shape(m, &p, s, NULL));
+    return plan(m, &p, NULL, room, room_bytes, s, NULL);
+}
+
 void oct_session_plan_free(oct_session_plan *s)
 {
     oct_plan_free(&s->plan);

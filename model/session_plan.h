@@ -46,6 +46,12 @@ OCT_MUST_CHECK oct_status oct_session_plan_make(const oct_model *m, const oct_se
                                                 oct_error *err);
 void oct_session_plan_free(oct_session_plan *s);
 
+/* The plan of one token on a rank, for what the ranks exchange: memory and threads are of no
+ * machine. */
+OCT_MUST_CHECK oct_status oct_session_plan_ranks(const oct_model *m, const oct_shard *shard,
+                                                 void *room, size_t room_bytes,
+                                                 oct_session_plan *s);
+
 /* Bytes of the table of rotations. */
 static inline size_t oct_session_rope_bytes(const oct_session_plan *s)
 {

@@ -134,6 +134,24 @@ cp out batch
     done
 } >singles
 check "a batch gives what each prompt gives alone" cmp batch singles
+octet_ok run -m "$tiny" --prompts prompts -n 30 --seed 6 --temp 0.9 --batch 1
+check "--batch 1" cmp out singles
+octet_ok run -m "$tiny" --prompts prompts -n 30 --seed 6 --temp 0.9 --batch 2 --unordered
+check "--unordered: every text" equal "$(grep -v '^---' out | sort)" "$(grep -v '^---' singles | sort)"
+check "--unordered: all numbers" equal "$(grep '^---' out | sort)" "$(grep '^---' singles | sort)"
+# The first ends last: in order, the others wait for it; unordered, it is the last.
+{ for i in $(seq 60); do printf 'In the beginning '; done; printf '\nAnd\nhacker:\n'; } >lengths
+octet_ok run -m "$tiny" --prompts lengths -n 2 --temp 0 --chunk 32
+check "in order of the file" equal "$(grep '^---' out | cut -c5 | tr -d '\n')" 123
+octet_ok run -m "$tiny" --prompts lengths -n 2 --temp 0 --chunk 32 --unordered
+check "as they end" equal "$(grep '^---' out | cut -c5 | tr -d '\n')" 231
+# A text is printed when it ends: the reader has the second while the third is generated.
+mkfifo texts
+(OCTET_ISA=ref "$octet" run -m "$tiny" --prompts lengths -n 400 --batch 1 --ignore-eos >texts 2>err
+    echo >over) &
+grep -m 1 -q '^--- 2 of 3' <texts
+check "as soon as it ends" [ ! -e over ]
+wait
 
 # ---- run: conversation -----------------------------------------------------------------------------
 printf 'In the beginning\n' >talk.txt

@@ -87,6 +87,13 @@ report() { # report WHAT PROMPT TEXT: tokens that were evaluated of each
     [ -s "$work/wrong" ] && bad "report, $1: $(cat "$work/wrong" "$work/err")"
 }
 report "the text above" 2 19
+
+# Several texts in steps that hold prompts, too.
+printf 'hacker:\nIn the beginning\nAnd God said, Let there be light\n' >"$work/prompts"
+want=$("$octet" run -m "$model" --prompts "$work/prompts" -n 20 --temp 0.8 --seed 7 2>/dev/null)
+got=$(ranks 2 run -m "$model" --prompts "$work/prompts" -n 20 --temp 0.8 --seed 7 --batch 2 --chunk 3 2>"$work/err")
+[ -n "$want" ] && [ "$want" = "$got" ] || bad "three texts of 2 ranks: '$got', expected '$want'"
+
 # A prompt of one token is none that was drawn, however it is evaluated; nor is what is left of a chunk.
 for run in "hacker 9 1 8" "hacker 1 1 0" "hacker: 9 2 8 --chunk 1" "hacker: 1 2 0 --chunk 1"; do
     # shellcheck disable=SC2086

@@ -105,7 +105,7 @@ for n in 3 9 16; do
 done
 
 # The same library with another build id.
-printf '\4\0\0\0\24\0\0\0\3\0\0\0GNU\0another build, yes.' >"$work/note"
+printf '\4\0\0\0\24\0\0\0\3\0\0\0GNU\0another build, yes..' >"$work/note"
 library=$(ldd "$octet" | awk '/liboctet/ { print $3 }')
 if objcopy --update-section .note.gnu.build-id="$work/note" "$library" \
     "$work/$(basename "$library")" 2>/dev/null; then

@@ -108,7 +108,7 @@ static void v1_container(void **state)
         "cache 1\ninactive_file 7\ntotal_inactive_file 90000\ntotal_active_file 10000\n");
     oct_memory_get(root, &m);
     assert_int_equal(m.cgroup, 700000 - 200000);
-    assert_int_equal(m.least, 700000 - 200000);
+    assert_int_equal(m.limit, 700000 - 200000);
 }
 
 /* The tightest quota on the way up; "max", -1 and files that are missing are none. */

@@ -102,7 +102,7 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
         need.weights = 0;
     oct_memory have;
     oct_memory_get("", &have);
-    const uint64_t limit = have.least;
+    const uint64_t limit = have.limit;
     const char *where = have.system <= have.cgroup ? "is available" : "is left in the cgroup limit";
     uint64_t own = add(add(need.kv, need.buffers), extra);
     uint64_t total = add(own, need.weights);

@@ -14,13 +14,14 @@
 #include "progress.h"
 #include "ranks.h"
 
-enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128 };
+enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128, DEFAULT_BATCH = 64 };
 
 typedef struct run_prompt {
     char *text; /* what is echoed, then what was generated (if not streamed) */
     size_t n, room;
     int32_t *ids;
     size_t n_ids;
+    bool ended;
 } run_prompt;
 
 typedef struct run_state {
@@ -29,9 +30,11 @@ typedef struct run_state {
     int64_t n_max, top_k;
     double temp, top_p;
     uint64_t seed;
-    bool seed_given, ignore_eos, interactive, no_echo;
+    bool seed_given, ignore_eos, interactive, no_echo, unordered;
     run_prompt *prompts;
-    int64_t n_prompts;
+    int64_t n_prompts, n_batch;
+    int64_t next; /* the first that is not printed, in order of the file */
+    bool printed; /* one is */
     bool stream;
     bool echo_due;  /* the prompt has to be printed before the text */
     char last_char; /* streamed last */
@@ -46,8 +49,14 @@ static int parse(run_state *r, int argc, char **argv)
         OCT_ROW_TEXT('f', "file", &r->file, "FILE",
                      "read the prompt from a file, or from stdin for -"),
         OCT_ROW_TEXT(0, "prompts", &r->prompts_file, "FILE",
-                     "one prompt a line (empty lines do not count), all generated\n"
-                     "in one batch; the k-th is drawn with seed + k - 1"),
+                     "one prompt a line (empty lines do not count), generated side\n"
+                     "by side; the k-th is drawn with seed + k - 1"),
+        OCT_ROW_INT(0, "batch", &r->n_batch, 1, 4096, "N",
+                    "of --prompts: texts generated at once [64]; changes speed\n"
+                    "and memory, never the texts"),
+        OCT_ROW_FLAG(0, "unordered", &r->unordered,
+                     "of --prompts: print each text when it ends, not in the order\n"
+                     "of the file"),
         OCT_ROW_FLAG('i', "interactive", &r->interactive,
                      "a conversation: type, read, type on (/help there)"),
         OCT_ROW_INT('n', "n-predict", &r->n_max, -1, 2147483647, "N",
@@ -214,14 +223,15 @@ static void echo(run_state *r)
 static void show_progress(void *ctx, int64_t done, int64_t total)
 {
     run_state *r = ctx;
-    if (!r->progress.what || r->progress.total != (uint64_t)total)
+    if (!r->progress.what)
         oct_progress_start_tokens(&r->progress, "prompt", (uint64_t)total);
+    r->progress.total = (uint64_t)total;
     oct_progress_update(&r->progress, (uint64_t)done);
     if (done == total)
         oct_progress_end(&r->progress, true);
 }
 
-static bool emit(void *ctx, int64_t seq, const char *text, size_t n)
+static bool emit(void *ctx, int64_t i, const char *text, size_t n)
 {
     run_state *r = ctx;
     if (r->stream) {
@@ -229,7 +239,7 @@ static bool emit(void *ctx, int64_t seq, const char *text, size_t n)
         r->last_char = text[n - 1];
         return oct_cli_out(text, n);
     }
-    run_prompt *p = &r->prompts[seq];
+    run_prompt *p = &r->prompts[i];
     if (n > p->room - p->n) {
         size_t room = 2 * (p->n + n);
         char *more = realloc(p->text, room);
@@ -243,19 +253,42 @@ static bool emit(void *ctx, int64_t seq, const char *text, size_t n)
     return true;
 }
 
-static void print_batch(const run_state *r)
+static bool print_text(run_state *r, int64_t i)
 {
-    for (int64_t i = 0; i < r->n_prompts; i++) {
-        const run_prompt *p = &r->prompts[i];
-        oct_cli_outf("%s--- %lld of %lld\n", i ? "\n" : "", (long long)i + 1,
-                     (long long)r->n_prompts);
-        oct_cli_out(p->text, p->n);
-        if (p->n == 0 || p->text[p->n - 1] != '\n')
-            oct_cli_out("\n", 1);
-    }
+    const run_prompt *p = &r->prompts[i];
+    if (r->progress.what)
+        oct_progress_end(&r->progress, false);
+    oct_cli_outf("%s--- %lld of %lld\n", r->printed ? "\n" : "", (long long)i + 1,
+                 (long long)r->n_prompts);
+    r->printed = true;
+    bool open = oct_cli_out(p->text, p->n);
+    return p->n > 0 && p->text[p->n - 1] == '\n' ? open : oct_cli_out("\n", 1);
 }
 
-static void print_work(const char *what, const oct_gen_work *w, bool decode)
+/* A text of --prompts: it is printed, or waits for those before it. */
+static bool ended(void *ctx, int64_t i)
+{
+    run_state *r = ctx;
+    bool open = true;
+    if (r->stream)
+        return true;
+    r->prompts[i].ended = true;
+    if (r->unordered)
+        return print_text(r, i);
+    while (open && r->next < r->n_prompts && r->prompts[r->next].ended)
+        open = print_text(r, r->next++);
+    return open;
+}
+
+/* What an interruption left unfinished. */
+static void print_rest(run_state *r)
+{
+    for (; r->next < r->n_prompts; r->next++)
+        if (!r->unordered || !r->prompts[r->next].ended)
+            print_text(r, r->next);
+}
+
+static void print_work(const char *what, const oct_work *w, bool decode)
 {
     double s = w->seconds > 1e-9 ? w->seconds : 1e-9;
     char b[24];
@@ -275,19 +308,21 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
 {
     oct_session_need need;
     oct_session_stats st;
+    oct_scheduler_stats work;
     char b[24];
+    oct_scheduler_get_stats(g->scheduler, &work);
     fflush(stdout);
     fprintf(stderr, "\n%-9s %s in %.3f s\n", "load",
             oct_memory_text(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
-    print_work("prompt", &g->prompt, false);
-    print_work("text", &g->text, true);
+    print_work("prompt", &work.prompt, false);
+    print_work("text", &work.text, true);
     oct_session_params chosen = *p;
     chosen.shard = oct_ranks_layout(p->shard);
     if (oct_session_estimate(g->model, &chosen, &need, NULL) == OCT_OK)
         fprintf(stderr, "%-9s %d (%s), %s kernels\n", "threads", need.n_threads, need.threads_why,
                 need.isa);
     oct_ranks_print(g->model, g->session,
-                    g->text.tokens > 0 ? g->text.seconds / (double)g->text.tokens : 0);
+                    work.text.tokens > 0 ? work.text.seconds / (double)work.text.tokens : 0);
     if (!r->seed_given && r->temp > 0)
         fprintf(stderr, "%-9s %llu\n", "seed", (unsigned long long)r->seed);
     oct_session_get_stats(g->session, &st);
@@ -300,34 +335,34 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-static oct_status start_sequences(run_state *r, oct_gen *g, oct_error *err)
+static oct_status start_texts(run_state *r, oct_gen *g, oct_error *err)
 {
-    for (int64_t i = 0; i < g->n_seqs; i++) {
-        g->seqs[i].sampler = (oct_sampler){.temperature = (float)r->temp,
-                                           .top_k = (int32_t)r->top_k,
-                                           .top_p = (float)r->top_p,
-                                           .rng = r->seed + (uint64_t)i};
+    for (int64_t i = 0; i < g->n_texts; i++) {
+        g->texts[i].sampler = (oct_sampler){.temperature = (float)r->temp,
+                                            .top_k = (int32_t)r->top_k,
+                                            .top_p = (float)r->top_p,
+                                            .rng = r->seed + (uint64_t)i};
         if (i < r->n_prompts)
             OCT_TRY(oct_gen_append(g, i, r->prompts[i].ids, (int64_t)r->prompts[i].n_ids, err));
     }
     return OCT_OK;
 }
 
-/* One prompt streamed, or a batch printed at its end. */
-static int one_shot(run_state *r, oct_gen *g)
+/* One prompt streamed, or all of --prompts. */
+static int one_shot(run_state *r, oct_gen *g, int64_t chunk)
 {
     oct_error err = {0};
-    if (r->n_prompts > 0 && (int64_t)r->prompts[0].n_ids <= g->chunk)
+    if (r->n_prompts > 0 && (int64_t)r->prompts[0].n_ids <= chunk)
         echo(r); /* at once: there will be nothing to say about its progress */
     oct_status s = oct_gen_run(g, &err);
     if (r->progress.what)
         oct_progress_end(&r->progress, false);
     echo(r);
-    if (!r->stream)
-        print_batch(r);
+    if (!r->stream && !g->closed)
+        print_rest(r);
     else if (r->last_char && r->last_char != '\n')
         oct_cli_out("\n", 1);
-    if (s == OCT_OK && r->n_max != 0 && g->seqs[0].stop == OCT_GEN_CONTEXT && r->stream)
+    if (s == OCT_OK && r->n_max != 0 && g->texts[0].end == OCT_END_CONTEXT && r->stream)
         oct_cli_warning("stopped because the context of %lld tokens is full", (long long)g->n_ctx);
     if (s != OCT_OK)
         return oct_cli_fail(&err);
@@ -339,13 +374,14 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
     oct_error err = {0};
     oct_session *session = NULL;
     oct_gen g = {.model = m,
-                 .n_seqs = p->n_seqs,
+                 .n_texts = r->n_prompts > 1 ? r->n_prompts : 1,
                  .n_ctx = p->n_ctx,
-                 .chunk = p->chunk,
+                 .step_rows = p->chunk, /* nobody waits for the next token of a text */
                  .n_max = r->n_max,
                  .ignore_eos = r->ignore_eos,
                  .printable = isatty(STDOUT_FILENO) == 1,
                  .emit = emit,
+                 .ended = ended,
                  .progress = show_progress,
                  .ctx = r};
     int code;
@@ -354,7 +390,7 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
     if (s == OCT_OK)
         s = oct_gen_init(&g, &err);
     if (s == OCT_OK)
-        s = start_sequences(r, &g, &err);
+        s = start_texts(r, &g, &err);
     if (s != OCT_OK) {
         code = oct_cli_fail(&err);
     } else {
@@ -363,7 +399,7 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
         if (r->no_echo)
             for (int64_t i = 0; i < r->n_prompts; i++)
                 r->prompts[i].n = 0;
-        code = r->interactive ? oct_interactive(&g, r->n_prompts > 0) : one_shot(r, &g);
+        code = r->interactive ? oct_interactive(&g, r->n_prompts > 0) : one_shot(r, &g, p->chunk);
         if (code == OCT_EXIT_OK || code >= 128)
             print_timings(r, &g, p, load);
     }
@@ -405,10 +441,12 @@ static int run(run_state *r, oct_model *m, double t0)
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     oct_session_params p;
-    oct_cli_session_params(&r->session, n_ctx, r->n_prompts > 1 ? r->n_prompts : 1, &p);
+    int64_t n_batch = r->n_batch ? r->n_batch : DEFAULT_BATCH;
+    n_batch = r->n_prompts < n_batch ? r->n_prompts : n_batch;
+    oct_cli_session_params(&r->session, n_ctx, n_batch > 1 ? n_batch : 1, &p);
     r->stream = !r->prompts_file;
     int code = oct_cli_fits(&r->session, m, &p,
-                            oct_gen_bytes(oct_model_get_info(m)->n_vocab, p.n_seqs, p.chunk));
+                            oct_scheduler_bytes(oct_model_get_info(m)->n_vocab, p.n_seqs, p.chunk));
     return code >= 0 ? code : generate(r, m, &p, t0);
 }
 
@@ -432,6 +470,6 @@ int oct_cmd_run(int argc, char **argv)
         free(r.prompts[i].ids);
     }
     free(r.prompts);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }

@@ -139,7 +139,7 @@ static bool answer(oct_gen *g, int *code)
         *code = oct_cli_fail(&err);
         return false;
     }
-    if (g->seqs[0].stop == OCT_GEN_CONTEXT)
+    if (g->texts[0].end == OCT_END_CONTEXT)
         oct_cli_warning("the context of %lld tokens is full; /reset starts a new text",
                         (long long)g->n_ctx);
     return true;
@@ -150,7 +150,7 @@ static bool answer(oct_gen *g, int *code)
 static bool add_line(oct_gen *g, const char *line, size_t n)
 {
     oct_error err = {0};
-    oct_gen_seq *q = &g->seqs[0];
+    const oct_gen_text *t = &g->texts[0];
     int32_t *ids = NULL;
     size_t n_ids = 0;
     char *text = malloc(n + 2);
@@ -158,16 +158,16 @@ static bool add_line(oct_gen *g, const char *line, size_t n)
         oct_cli_error("no memory for a line of %zu bytes", n);
         return false;
     }
-    size_t skip = q->n > 0 ? 1 : 0;
+    size_t skip = t->n > 0 ? 1 : 0;
     text[0] = '\n';
     memcpy(text + skip, line, n);
     oct_status s = oct_encode(g->model, text, n + skip, &ids, &n_ids, &err);
     free(text);
-    if (s == OCT_OK && (int64_t)n_ids > g->n_ctx - q->n)
+    if (s == OCT_OK && (int64_t)n_ids > g->n_ctx - t->n)
         s = oct_fail(&err, OCT_ERR_ARG,
                      "the line has %zu tokens, but only %lld of the context's "
                      "%lld are free; /reset starts a new text",
-                     n_ids, (long long)(g->n_ctx > q->n ? g->n_ctx - q->n : 0),
+                     n_ids, (long long)(g->n_ctx > t->n ? g->n_ctx - t->n : 0),
                      (long long)g->n_ctx);
     if (s == OCT_OK)
         s = oct_gen_append(g, 0, ids, (int64_t)n_ids, &err);
@@ -213,8 +213,7 @@ int oct_interactive(oct_gen *g, bool first)
         }
         if (n > 0 && !add_line(g, line, n))
             continue;
-        if (g->seqs[0].n == 0 || g->seqs[0].n <= oct_session_pos(g->session, 0) ||
-            g->seqs[0].n > g->n_ctx)
+        if (g->texts[0].n == 0 || g->texts[0].complete)
             continue; /* nothing to continue */
         go = answer(g, &code);
     }

@@ -72,7 +72,7 @@ json_t *oct_bench_machine(const oct_bench *b);
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* One repetition: does the work, tells how long it took and what it needed at least. */
+/* One repetition: does the work, tells how long it took and what it needed. */
 typedef struct oct_bench_run {
     double seconds;
     double tokens, bytes, ops; /* ops as the probe counts them */

@@ -140,7 +140,7 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
         OCT_TRY(fn(ctx, &run, err));
         double read1 = oct_bench_read(r), peak1 = peak_of(r, arithmetic);
         double read = (read0 + read1) / 2, peak = (peak0 + peak1) / 2;
-        double least = larger(run.bytes / read, run.ops / peak); /* seconds */
+        double bound = larger(run.bytes / read, run.ops / peak); /* seconds */
         s.rate[i] = run.tokens / run.seconds;
         s.bytes[i] = run.bytes / run.seconds * 1e-9;
         s.read[i] = read * 1e-9;
@@ -149,8 +149,8 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
         s.peak[i] = peak * 1e-12;
         s.of_peak[i] = run.ops / run.seconds / peak;
         s.sync[i] = run.waited / run.seconds;
-        s.bound[i] = run.tokens / least;
-        s.of_bound[i] = least / run.seconds;
+        s.bound[i] = run.tokens / bound;
+        s.of_bound[i] = bound / run.seconds;
         read0 = read1;
         peak0 = peak1;
     }

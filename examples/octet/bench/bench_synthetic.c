@@ -15,7 +15,7 @@ static oct_status enough_memory(const oct_synthetic_params *p, oct_error *err)
     char a[24], b[24];
     OCT_TRY(oct_synthetic_bytes(p, &total, err));
     oct_memory_get("", &have);
-    const uint64_t limit = have.least;
+    const uint64_t limit = have.limit;
     if (total > limit - limit / 16)
         return oct_fail(err, OCT_ERR_MEMORY,
                         "%lld layers take %s of memory, but only %s are available (--layers makes "

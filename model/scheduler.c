@@ -1,0 +1,499 @@
+/* scheduler.c: texts wait in a queue, run on a sequence of the session each, and end. Both lists
+ * are ordered by age, so that the oldest text is first to run and last to lose its memory. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler_impl.h"
+#include "machine.h"
+
+int64_t oct_step_rows(double bytes, double ops_per_row, double read_rate, double op_rate)
+{
+    double rows = bytes / read_rate * op_rate / ops_per_row;
+    if (!(rows >= 1))
+        return 1;
+    return rows < 0x1p31 ? (int64_t)rows : (int64_t)1 << 31;
+}
+
+/* A step with prompts in it reads all experts. What rows multiply by themselves are the weights of
+ * one token without the embedding, which only the last row of a prompt meets. */
+static int64_t choose_step_rows(const oct_session *s, const oct_scheduler_params *p)
+{
+    const oct_model_info *i = &s->model->info;
+    double weights = (double)i->active_bytes - (double)(i->n_vocab * i->d_model) * sizeof(uint16_t);
+    if (!(p->read_rate > 0) || !(p->op_rate > 0))
+        return OCT_STEP_ROWS;
+    return oct_step_rows((double)i->weight_bytes, 2 * weights, p->read_rate, p->op_rate);
+}
+
+/* ---- requests come and go ------------------------------------------------------------------- */
+
+static oct_status check_request(const oct_scheduler *s, const oct_request *r, oct_error *err)
+{
+    if (r->n_ids < 1)
+        return oct_fail(err, OCT_ERR_ARG, "request: %lld tokens, expected at least 1",
+                        (long long)r->n_ids);
+    if (r->n_ids > s->n_ctx)
+        return oct_fail(err, OCT_ERR_ARG, "request: %lld tokens, but the context holds %lld",
+                        (long long)r->n_ids, (long long)s->n_ctx);
+    if (r->n < 0 || r->n > 1 << 16)
+        return oct_fail(err, OCT_ERR_ARG, "request: %d texts, expected 1..%d", r->n, 1 << 16);
+    if (r->n_top < 0 || r->n_top > OCT_TOP_MAX)
+        return oct_fail(err, OCT_ERR_ARG, "request: the %d likeliest tokens, expected 0..%d",
+                        r->n_top, OCT_TOP_MAX);
+    if (r->sampler.n_bias < 0 || r->sampler.n_bias > s->n_vocab)
+        return oct_fail(err, OCT_ERR_ARG, "request: bias for %lld tokens, expected 0..%lld",
+                        (long long)r->sampler.n_bias, (long long)s->n_vocab);
+    for (int64_t i = 0; i < r->n_ids; i++)
+        if (r->ids[i] < 0 || r->ids[i] >= s->n_vocab || r->ids[i] == s->pad)
+            return oct_fail(err, OCT_ERR_ARG,
+                            "request: token %lld: id %d, expected 0..%lld and not the pad id",
+                            (long long)i, r->ids[i], (long long)s->n_vocab - 1);
+    return OCT_OK;
+}
+
+/* The request's own copy, with what may never be drawn; false: no memory. */
+static bool copy_bias(const oct_scheduler *s, const oct_request *from, oct_text_request *r,
+                      oct_sampler *sampler)
+{
+    int64_t n = from->sampler.n_bias;
+    r->bias = malloc((size_t)(n + 2) * sizeof *r->bias);
+    if (!r->bias)
+        return false;
+    if (n > 0)
+        memcpy(r->bias, from->sampler.bias, (size_t)n * sizeof *r->bias);
+    if (from->ignore_eos && s->eos >= 0)
+        r->bias[n++] = (oct_logit_bias){s->eos, -INFINITY};
+    if (from->ignore_eos && s->pad >= 0)
+        r->bias[n++] = (oct_logit_bias){s->pad, -INFINITY};
+    *sampler = from->sampler;
+    sampler->bias = r->bias;
+    sampler->n_bias = n;
+    return true;
+}
+
+static oct_text_request *make_request(const oct_scheduler *s, const oct_request *from)
+{
+    int32_t n = from->n ? from->n : 1;
+    int64_t most = s->n_ctx + 1 - from->n_ids; /* the last token drawn needs no position */
+    int64_t room = from->n_ids + (from->n_max >= 0 && from->n_max < most ? from->n_max : most);
+    oct_text_request *r = calloc(1, sizeof *r + (size_t)n * sizeof *r->texts);
+    if (!r)
+        return NULL;
+    r->user = from->user;
+    r->n_prompt = from->n_ids;
+    r->n_max = from->n_max;
+    r->penalise_prompt = from->penalise_prompt;
+    r->n_top = from->n_top;
+    r->logprob = from->logprob;
+    r->keep = from->keep;
+    r->n = r->n_left = n;
+    oct_sampler sampler;
+    if (!copy_bias(s, from, r, &sampler)) {
+        oct_text_free_request(r);
+        return NULL;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        oct_text *t = &r->texts[i];
+        t->of = r;
+        t->index = i;
+        t->n_told = -1;
+        t->n = from->n_ids;
+        t->sampler = sampler;
+        t->sampler.rng += (uint64_t)i;
+        t->ids = malloc((size_t)room * sizeof *t->ids);
+        if (!t->ids) {
+            oct_text_free_request(r);
+            return NULL;
+        }
+        memcpy(t->ids, from->ids, (size_t)t->n * sizeof *t->ids);
+    }
+    return r;
+}
+
+oct_status oct_scheduler_submit(oct_scheduler *s, const oct_request *from, uint64_t *id,
+                                oct_error *err)
+{
+    OCT_TRY(check_request(s, from, err));
+    oct_text_request *r = make_request(s, from);
+    if (!r)
+        return oct_fail(err, OCT_ERR_MEMORY, "request: out of memory for %lld tokens",
+                        (long long)from->n_ids);
+    pthread_mutex_lock(&s->lock);
+    int64_t n_waiting = s->n_waiting;
+    bool full = s->p.max_waiting > 0 && n_waiting >= s->p.max_waiting;
+    if (!full) {
+        *(s->last ? &s->last->next : &s->requests) = r;
+        s->last = r;
+        if (!s->fresh)
+            s->fresh = r;
+        *id = r->id = ++s->last_id;
+        s->n_waiting++;
+        s->n_pending++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!full)
+        return OCT_OK;
+    oct_text_free_request(r);
+    return oct_fail(err, OCT_ERR_FULL, "request: %lld wait already", (long long)n_waiting);
+}
+
+void oct_scheduler_cancel(oct_scheduler *s, uint64_t id)
+{
+    pthread_mutex_lock(&s->lock);
+    for (oct_text_request *r = s->requests; r; r = r->next)
+        if (r->id == id)
+            atomic_store(&r->cancelled, true);
+    atomic_store(&s->any_cancelled, true);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void take_fresh(oct_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (; s->fresh; s->fresh = s->fresh->next)
+        oct_text_enqueue(s, &s->fresh->texts[0]);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void end_cancelled(oct_scheduler *s)
+{
+    if (!atomic_exchange(&s->any_cancelled, false))
+        return;
+    for (oct_text *t = s->queue, *next; t; t = next) {
+        next = t->next;
+        if (oct_text_cancelled(t))
+            oct_text_end(s, t, OCT_END_CANCELLED, NULL);
+    }
+    for (int64_t i = 0; i < s->n_running;)
+        if (oct_text_cancelled(s->running[i]))
+            oct_text_end(s, s->running[i], OCT_END_CANCELLED, NULL);
+        else
+            i++;
+}
+
+/* ---- a step --------------------------------------------------------------------------------- */
+
+static int64_t batch_rows(const oct_scheduler *s)
+{
+    int64_t chunk = s->session->p.chunk;
+    return (chunk > s->p.step_rows ? chunk : s->p.step_rows) + s->p.max_running;
+}
+
+static int64_t left(const oct_text *t)
+{
+    return t->n - t->n_held - t->n_rows;
+}
+
+static int64_t give_rows(oct_text *t, int64_t n)
+{
+    n = n < left(t) ? n : left(t);
+    t->n_rows += n;
+    return n;
+}
+
+/* Half of the rows go to the oldest prompt, so that it ends in any case; the others' to those that
+ * have least left, so that a short one need not wait for a long one. */
+static void deal_rows(oct_scheduler *s, int64_t n)
+{
+    oct_text *oldest = NULL, *shortest;
+    int64_t n_prompts = 0;
+    for (int64_t i = s->n_running - 1; i >= 0; i--)
+        if (s->running[i]->state == OCT_TEXT_PROMPT) {
+            oldest = s->running[i];
+            n_prompts++;
+        }
+    if (!oldest)
+        return;
+    n -= give_rows(oldest, n_prompts > 1 ? (n + 1) / 2 : n);
+    while (n > 0) {
+        shortest = NULL;
+        for (int64_t i = 0; i < s->n_running; i++) {
+            oct_text *t = s->running[i];
+            if (t->state == OCT_TEXT_PROMPT && t != oldest && left(t) > 0 &&
+                (!shortest || left(t) < left(shortest)))
+                shortest = t;
+        }
+        if (!shortest)
+            break;
+        n -= give_rows(shortest, n);
+    }
+    give_rows(oldest, n);
+}
+
+static void add_rows(oct_scheduler *s, oct_text_state state, int64_t *n_out)
+{
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        if (t->state != state)
+            continue;
+        t->first = s->batch.n;
+        t->row = t->n_rows > 0 && left(t) == 0 ? (*n_out)++ : -1;
+        for (int64_t k = 0; k < t->n_rows; k++, s->batch.n++) {
+            s->token[s->batch.n] = t->ids[t->n_held + k];
+            s->seq[s->batch.n] = t->seq;
+            s->want[s->batch.n] = t->row >= 0 && k == t->n_rows - 1;
+        }
+    }
+}
+
+static void build_batch(oct_scheduler *s)
+{
+    int64_t n_drawn = 0, n_out = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        bool drawn = s->running[i]->state == OCT_TEXT_DRAWN;
+        s->running[i]->n_rows = drawn;
+        n_drawn += drawn;
+    }
+    int64_t n = n_drawn > 0 ? s->p.step_rows : s->session->p.chunk;
+    int64_t least = n / 8 > 0 ? n / 8 : 1; /* many texts do not stop prompts */
+    deal_rows(s, n - n_drawn > least ? n - n_drawn : least);
+    s->batch = (oct_batch){0, s->token, s->seq, s->want};
+    add_rows(s, OCT_TEXT_DRAWN, &n_out);
+    s->n_text_rows = s->batch.n;
+    add_rows(s, OCT_TEXT_PROMPT, &n_out);
+}
+
+/* The step has not happened. */
+static void roll_back(oct_scheduler *s)
+{
+    for (int64_t i = 0; i < s->n_running; i++)
+        oct_session_truncate(s->session, s->running[i]->seq, s->running[i]->n_held);
+}
+
+/* The batch cannot be evaluated because of one text, or some: evaluates text by text, and ends
+ * those. */
+static oct_status eval_alone(oct_scheduler *s, oct_error *err)
+{
+    for (int64_t i = 0; i < s->n_running;) {
+        oct_text *t = s->running[i];
+        oct_error error = {0};
+        oct_batch b = {t->n_rows, s->token + t->first, s->seq + t->first, s->want + t->first};
+        oct_status status = OCT_OK;
+        if (b.n > 0)
+            status = oct_eval(s->session, &b, s->logits + (t->row > 0 ? t->row : 0) * s->n_vocab,
+                              &error);
+        if (status == OCT_ERR_NUMERIC)
+            oct_text_end(s, t, OCT_END_ERROR, &error);
+        else if (status != OCT_OK)
+            return oct_fail(err, status, "%s", error.text);
+        else
+            i++;
+    }
+    return OCT_OK;
+}
+
+/* Builds and evaluates a batch of what the session has memory for; empty: nothing is to do. */
+static oct_status eval_step(oct_scheduler *s, oct_error *err)
+{
+    for (;;) {
+        oct_error error = {0};
+        oct_text_admit(s);
+        build_batch(s);
+        if (s->batch.n == 0)
+            return OCT_OK;
+        oct_session_count_as(s->session,
+                             s->n_text_rows == s->batch.n ? OCT_PHASE_TEXT : OCT_PHASE_PROMPT);
+        oct_status status = oct_eval(s->session, &s->batch, s->logits, &error);
+        if (status != OCT_OK)
+            roll_back(s);
+        if (status == OCT_ERR_NUMERIC) {
+            oct_error alone = {0};
+            status = eval_alone(s, &alone);
+            error = alone;
+            if (status != OCT_OK)
+                roll_back(s);
+        }
+        if (status == OCT_OK)
+            return OCT_OK;
+        if (status != OCT_ERR_FULL)
+            return oct_fail(err, status, "%s", error.text);
+        oct_text_make_room(s, &error);
+    }
+}
+
+/* A text gets its next token, or ends; false: it ended. A token that was drawn always belongs to
+ * the text, even if nothing will be evaluated after it. */
+static bool grow(oct_scheduler *s, oct_text *t)
+{
+    const int64_t n_max = t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
+    const float *logits = s->logits + t->row * s->n_vocab;
+    oct_error error = {0};
+    if (t->n_generated < n_max) {
+        const int64_t skip = t->of->penalise_prompt ? 0 : t->of->n_prompt;
+        t->sampler.history = t->ids + skip;
+        t->sampler.n_history = t->n - skip;
+        int32_t id = oct_sample(&t->sampler, logits, s->n_vocab, s->scratch);
+        if (id < 0)
+            oct_fail(&error, OCT_ERR_NUMERIC,
+                     "no token can be drawn: the logits hold NaN or nothing but -Inf");
+        if (id < 0 || id == s->eos || id == s->pad) {
+            oct_text_end(s, t, id < 0 ? OCT_END_ERROR : OCT_END_EOS, &error);
+            return false;
+        }
+        t->ids[t->n++] = id;
+        t->n_generated++;
+        t->state = OCT_TEXT_DRAWN;
+        oct_text_tell_token(s, t, id, logits);
+    }
+    if (t->n_generated < n_max && t->n <= s->n_ctx)
+        return true;
+    oct_text_end(s, t, t->n_generated >= n_max ? OCT_END_LENGTH : OCT_END_CONTEXT, NULL);
+    return false;
+}
+
+/* After a step: what its rows of a text were good for; false: the text ended. */
+static bool go_on(oct_scheduler *s, oct_text *t)
+{
+    if (oct_text_cancelled(t)) {
+        oct_text_end(s, t, OCT_END_CANCELLED, NULL);
+        return false;
+    }
+    if (t->state == OCT_TEXT_PROMPT && t->n_rows > 0)
+        oct_text_tell_progress(s, t);
+    if (t->row < 0)
+        return true;
+    oct_text_fork(s, t);
+    return grow(s, t);
+}
+
+static void count_work(oct_scheduler *s, const oct_session_stats *before, int64_t n, int64_t n_text,
+                       double seconds)
+{
+    oct_session_stats now;
+    oct_session_get_stats(s->session, &now);
+    uint64_t bytes = now.bytes_read - before->bytes_read;
+    double part = (double)n_text / (double)n;
+    uint64_t text_bytes = n_text == n ? bytes : (uint64_t)(part * (double)bytes);
+    s->stats.text.tokens += n_text;
+    s->stats.text.bytes_read += text_bytes;
+    s->stats.text.seconds += part * seconds;
+    s->stats.prompt.tokens += n - n_text;
+    s->stats.prompt.bytes_read += bytes - text_bytes;
+    s->stats.prompt.seconds += (1 - part) * seconds;
+    s->stats.n_steps++;
+}
+
+oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
+{
+    oct_session_stats before;
+    oct_error error = {0};
+    double start = oct_seconds();
+    oct_session_get_stats(s->session, &before);
+    take_fresh(s);
+    end_cancelled(s);
+    oct_status status = eval_step(s, &error);
+    if (status != OCT_OK && status != OCT_ERR_CANCELLED)
+        oct_text_end_all(s, &error);
+    if (status != OCT_OK)
+        return oct_fail(err, status, "%s", error.text);
+    int64_t n = s->batch.n, n_text = s->n_text_rows;
+    for (int64_t i = 0; i < s->n_running; i++)
+        s->running[i]->n_held += s->running[i]->n_rows;
+    for (int64_t i = 0; i < s->n_running;)
+        i += go_on(s, s->running[i]);
+    if (n > 0)
+        count_work(s, &before, n, n_text, oct_seconds() - start);
+    return OCT_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk)
+{
+    return (uint64_t)n_vocab * sizeof(float) * ((uint64_t)max_running + 2) +
+           (uint64_t)(chunk + max_running) * (2 * sizeof(int32_t) + 1);
+}
+
+static oct_status allocate(oct_scheduler *s, oct_error *err)
+{
+    size_t n = (size_t)s->p.max_running, rows = (size_t)batch_rows(s);
+    s->running = calloc(n, sizeof *s->running);
+    s->slots = calloc(n, sizeof *s->slots);
+    s->logits = calloc(n, (size_t)s->n_vocab * sizeof *s->logits);
+    s->scratch = calloc((size_t)s->n_vocab, 2 * sizeof *s->scratch);
+    s->token = calloc(rows, sizeof *s->token);
+    s->seq = calloc(rows, sizeof *s->seq);
+    s->want = calloc(rows, 1);
+    if (!s->running || !s->slots || !s->logits || !s->scratch || !s->token || !s->seq || !s->want)
+        return oct_fail(err, OCT_ERR_MEMORY, "scheduler: out of memory for the logits of %zu texts",
+                        n);
+    return OCT_OK;
+}
+
+oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p,
+                             oct_scheduler **out, oct_error *err)
+{
+    *out = NULL;
+    if (p->max_running < 0 || p->max_running > session->p.n_seqs)
+        return oct_fail(err, OCT_ERR_ARG, "scheduler: %lld texts at once, expected 0..%lld",
+                        (long long)p->max_running, (long long)session->p.n_seqs);
+    if (p->step_rows < 0 || p->max_waiting < 0)
+        return oct_fail(err, OCT_ERR_ARG, "scheduler: steps of %lld rows, %lld requests waiting",
+                        (long long)p->step_rows, (long long)p->max_waiting);
+    oct_kv_usage kv;
+    oct_scheduler *s = calloc(1, sizeof *s);
+    if (!s)
+        return oct_fail(err, OCT_ERR_MEMORY, "scheduler: out of memory");
+    s->session = session;
+    s->p = *p;
+    s->n_vocab = session->model->info.n_vocab;
+    s->eos = session->model->info.eos_id;
+    s->pad = session->model->info.pad_id;
+    oct_session_get_kv(session, &kv);
+    s->n_ctx = kv.pages * kv.page_positions < session->p.n_ctx ? kv.pages * kv.page_positions
+                                                               : session->p.n_ctx;
+    if (s->p.max_running == 0)
+        s->p.max_running = session->p.n_seqs;
+    if (s->p.step_rows == 0)
+        s->p.step_rows = choose_step_rows(session, p);
+    if (s->p.step_rows > session->p.chunk)
+        s->p.step_rows = session->p.chunk;
+    pthread_mutex_init(&s->lock, NULL);
+    oct_status status = allocate(s, err);
+    if (status != OCT_OK) {
+        oct_scheduler_free(s);
+        return status;
+    }
+    *out = s;
+    return OCT_OK;
+}
+
+void oct_scheduler_free(oct_scheduler *s)
+{
+    if (!s)
+        return;
+    for (int32_t i = 0; s->slots && i < (int32_t)s->p.max_running; i++)
+        oct_text_empty_slot(s, i);
+    while (s->requests) {
+        oct_text_request *r = s->requests;
+        s->requests = r->next;
+        oct_text_free_request(r);
+    }
+    pthread_mutex_destroy(&s->lock);
+    free(s->running);
+    free(s->slots);
+    free(s->logits);
+    free(s->scratch);
+    free(s->token);
+    free(s->seq);
+    free(s->want);
+    free(s);
+}
+
+int64_t oct_scheduler_pending(oct_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    int64_t n = s->n_pending;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void oct_scheduler_get_stats(oct_scheduler *s, oct_scheduler_stats *st)
+{
+    *st = s->stats;
+    pthread_mutex_lock(&s->lock);
+    st->n_waiting = s->n_waiting;
+    pthread_mutex_unlock(&s->lock);
+    st->n_running = s->n_running;
+}
