@@ -230,7 +230,7 @@ done:
         close(fd);
 }
 
-/* ---- files, layers, roles -------------------------------------------------------------------- */
+/* ---- files, layers, roles ------------------------------------------------------------------- */
 
 static int compare_numbers_as_text(const void *a, const void *b)
 {
@@ -332,7 +332,7 @@ static oct_status count_layers(oct_ckpt *c, int64_t top, int64_t expect_layers, 
     return OCT_OK;
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
+/* ---- shapes --------------------------------------------------------------------------------- */
 
 /* The letters of a role's shape, without E for a dense model. */
 static const char *spelling(const oct_ckpt *c, const char *shape)
@@ -475,7 +475,7 @@ static void check_finished(const char *dir, oct_lines *problems)
     free(mark);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 static oct_status scan(oct_ckpt *c, uint8_t *exists, int64_t expect_layers, oct_lines *problems,
                        oct_error *err)

@@ -10,8 +10,7 @@
 
 enum {
     MIN_PIECE = 4 << 20, /* smaller ones would be read in too short runs */
-    MAX_PIECE = 32 << 20,
-    SCRATCH_BYTES = 384 << 20, /* of all threads; the rest of 512 MiB is for lists and libraries */
+    MAX_PIECE = 64 << 20,
     MAX_THREADS = 64
 };
 
@@ -20,8 +19,7 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- header -----------------------------------------------------------------------------------
- */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 oct_status oct_new_header(const oct_grok_config *config, const oct_grok_tensor *const *tensors,
                           const uint64_t *sums, int64_t n, uint64_t *offsets, void **bytes,
@@ -55,7 +53,7 @@ oct_status oct_new_header(const oct_grok_config *config, const oct_grok_tensor *
     return OCT_OK;
 }
 
-/* ---- plan ------------------------------------------------------------------------------------ */
+/* ---- plan ----------------------------------------------------------------------------------- */
 
 /* What the tensors of a kind are made from, in the order of their layout's parts. */
 #define GATE_UP                        \
@@ -211,8 +209,7 @@ oct_status oct_conversion_plan(oct_conversion *c, oct_error *err)
     return s;
 }
 
-/* ---- a parallel loop with a part in order ------------------------------------------------------
- */
+/* ---- a parallel loop with a part in order ---------------------------------------------------- */
 
 /* Several threads work on items while a checksum takes them one after the other. */
 typedef struct ordered {
@@ -316,91 +313,85 @@ static oct_status run_ordered(const ordered *o, int n_threads, oct_error *err)
     return OCT_OK;
 }
 
-/* ---- both passes ----------------------------------------------------------------------------- */
+/* ---- both passes ---------------------------------------------------------------------------- */
+
+/* Large pieces, as far as memory allows: the larger one is, the longer the runs that are read. */
+oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *cut, oct_error *err)
+{
+    const long wanted = n_threads > 0 ? n_threads : sysconf(_SC_NPROCESSORS_ONLN);
+    const size_t threads = wanted < 1 ? 1 : wanted > MAX_THREADS ? MAX_THREADS : (size_t)wanted;
+    size_t piece = OCT_CONVERT_MEMORY / threads / 2; /* and as much of the source */
+    int64_t most;
+    piece -= piece / 16; /* what is rounded up */
+    piece = piece < MIN_PIECE ? MIN_PIECE : piece > MAX_PIECE ? MAX_PIECE : piece;
+    *cut = (oct_cut){0};
+    OCT_TRY(oct_pieces_cut(c->tensors, c->n_tensors, piece, &cut->pieces, &cut->n, err));
+    cut->room = oct_pieces_scratch(c->tensors, cut->pieces, cut->n, &most);
+    cut->room = (cut->room + 63) / 64 * 64;
+    const size_t fit = OCT_CONVERT_MEMORY / cut->room;
+    if (!fit) {
+        free(cut->pieces);
+        cut->pieces = NULL;
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: the least that can be converted at once, %d channels with all of "
+                        "their inputs, takes %zu bytes; expected at most %d",
+                        c->tensors[most].desc.name, OCT_PANEL, cut->room, OCT_CONVERT_MEMORY);
+    }
+    cut->n_threads = (int)(threads < fit ? threads : fit);
+    return OCT_OK;
+}
 
 /* One pass over all pieces: writing or verifying. */
 typedef struct pass {
     oct_conversion *c;
-    oct_piece *pieces;
-    int64_t n_pieces;
+    oct_cut cut;
     oct_convert_phase phase;
     uint64_t done, total;
     XXH3_state_t *hash;
     uint8_t **scratch;      /* [n_threads]: working memory, beginning with the piece's bytes */
     oct_q8_error *q8_error; /* [n_threads + 1], the last the sum (verifying) */
-    int n_threads;
 } pass;
-
-static int wanted_threads(const oct_conversion *c)
-{
-    long n = c->params->n_threads > 0 ? c->params->n_threads : sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (int)n;
-}
 
 static void pass_free(pass *p)
 {
-    for (int i = 0; p->scratch && i < p->n_threads; i++)
+    for (int i = 0; p->scratch && i < p->cut.n_threads; i++)
         free(p->scratch[i]);
     free(p->scratch);
     free(p->q8_error);
-    free(p->pieces);
+    free(p->cut.pieces);
     XXH3_freeState(p->hash);
-}
-
-/* Cuts the tensors so that a piece and its source, for every thread, fit into the memory there is:
- * the larger a piece, the longer the runs that are read. */
-static oct_status cut_pieces(pass *p, size_t *scratch, oct_error *err)
-{
-    const oct_conversion *c = p->c;
-    int64_t most;
-    size_t piece = SCRATCH_BYTES / (size_t)p->n_threads / 2;
-    piece -= piece / 16; /* what is rounded up */
-    piece = piece < MIN_PIECE ? MIN_PIECE : piece > MAX_PIECE ? MAX_PIECE : piece;
-    OCT_TRY(oct_pieces_cut(c->tensors, c->n_tensors, piece, &p->pieces, &p->n_pieces, err));
-    *scratch = oct_pieces_scratch(c->tensors, p->pieces, p->n_pieces, &most);
-    *scratch = (*scratch + 63) / 64 * 64;
-    size_t fit = SCRATCH_BYTES / *scratch;
-    if (!fit)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                        "%s: %d channels of its matrix, with all inputs, take %zu bytes to "
-                        "convert; expected at most %d",
-                        c->tensors[most].desc.name, OCT_PANEL, *scratch, SCRATCH_BYTES);
-    if ((size_t)p->n_threads > fit)
-        p->n_threads = (int)fit;
-    return OCT_OK;
 }
 
 static oct_status pass_init(pass *p, oct_conversion *c, oct_convert_phase phase, oct_error *err)
 {
-    size_t scratch;
-    *p = (pass){.c = c, .phase = phase, .n_threads = wanted_threads(c)};
-    OCT_TRY(cut_pieces(p, &scratch, err));
+    *p = (pass){.c = c, .phase = phase};
+    OCT_TRY(oct_conversion_cut(c, c->params->n_threads, &p->cut, err));
     p->hash = XXH3_createState();
-    p->scratch = calloc((size_t)p->n_threads, sizeof *p->scratch);
-    p->q8_error = calloc((size_t)p->n_threads + 1, sizeof *p->q8_error);
+    p->scratch = calloc((size_t)p->cut.n_threads, sizeof *p->scratch);
+    p->q8_error = calloc((size_t)p->cut.n_threads + 1, sizeof *p->q8_error);
     if (!p->hash || !p->scratch || !p->q8_error)
         return no_memory(err);
-    for (int i = 0; i < p->n_threads; i++)
-        if (!(p->scratch[i] = aligned_alloc(64, scratch)))
+    for (int i = 0; i < p->cut.n_threads; i++)
+        if (!(p->scratch[i] = aligned_alloc(64, p->cut.room)))
             return no_memory(err);
-    for (int64_t i = 0; i < p->n_pieces; i++)
-        p->total += p->pieces[i].bytes;
+    for (int64_t i = 0; i < p->cut.n; i++)
+        p->total += p->cut.pieces[i].bytes;
     return OCT_OK;
 }
 
 static const oct_new_tensor *tensor_of(const pass *p, int64_t i)
 {
-    return &p->c->tensors[p->pieces[i].tensor];
+    return &p->c->tensors[p->cut.pieces[i].tensor];
 }
 
 /* Feeds a piece to its tensor's checksum; true at the tensor's end, with the checksum in *sum. */
 static bool hash_piece(pass *p, int thread, int64_t i, uint64_t *sum)
 {
-    const oct_piece *q = &p->pieces[i];
-    if (i == 0 || p->pieces[i - 1].tensor != q->tensor)
+    const oct_piece *q = &p->cut.pieces[i];
+    if (i == 0 || p->cut.pieces[i - 1].tensor != q->tensor)
         XXH3_64bits_reset(p->hash);
     XXH3_64bits_update(p->hash, p->scratch[thread], q->bytes);
-    if (i + 1 < p->n_pieces && p->pieces[i + 1].tensor == q->tensor)
+    if (i + 1 < p->cut.n && p->cut.pieces[i + 1].tensor == q->tensor)
         return false;
     *sum = XXH3_64bits_digest(p->hash);
     return true;
@@ -420,17 +411,17 @@ static void tell_pass(const pass *p)
 static void piece_done(void *ctx, int64_t i)
 {
     pass *p = ctx;
-    p->done += p->pieces[i].bytes;
+    p->done += p->cut.pieces[i].bytes;
     tell_pass(p);
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 static oct_status make_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
-    oct_piece_prefetch(tensor_of(p, i), &p->pieces[i]);
-    return oct_piece_make(tensor_of(p, i), &p->pieces[i], p->scratch[thread], err);
+    oct_piece_prefetch(tensor_of(p, i), &p->cut.pieces[i]);
+    return oct_piece_make(tensor_of(p, i), &p->cut.pieces[i], p->scratch[thread], err);
 }
 
 static oct_status sum_piece(void *ctx, int thread, int64_t i, oct_error *err)
@@ -439,15 +430,15 @@ static oct_status sum_piece(void *ctx, int thread, int64_t i, oct_error *err)
     uint64_t sum;
     (void)err;
     if (hash_piece(p, thread, i, &sum))
-        p->c->tensors[p->pieces[i].tensor].sum = sum;
+        p->c->tensors[p->cut.pieces[i].tensor].sum = sum;
     return OCT_OK;
 }
 
 static oct_status write_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
-    return oct_output_write(&p->c->output, p->scratch[thread], p->pieces[i].bytes, p->pieces[i].at,
-                            err);
+    return oct_output_write(&p->c->output, p->scratch[thread], p->cut.pieces[i].bytes,
+                            p->cut.pieces[i].at, err);
 }
 
 static oct_status write_header(oct_conversion *c, oct_error *err)
@@ -474,35 +465,35 @@ oct_status oct_conversion_write(oct_conversion *c, oct_error *err)
     oct_status s = pass_init(&p, c, OCT_CONVERT_WRITE, err);
     if (s == OCT_OK) {
         tell_pass(&p);
-        const ordered o = {.n = p.n_pieces,
+        const ordered o = {.n = p.cut.n,
                            .ctx = &p,
                            .work = make_piece,
                            .turn = sum_piece,
                            .after = write_piece,
                            .done = piece_done,
                            .cancel = c->params->cancel};
-        s = run_ordered(&o, p.n_threads, err);
+        s = run_ordered(&o, p.cut.n_threads, err);
     }
     pass_free(&p);
     OCT_TRY(s);
     return write_header(c, err);
 }
 
-/* ---- verifying ------------------------------------------------------------------------------- */
+/* ---- verifying ------------------------------------------------------------------------------ */
 
 static oct_status verify_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
-    oct_piece_prefetch(tensor_of(p, i), &p->pieces[i]);
-    return oct_piece_verify(tensor_of(p, i), &p->pieces[i], &p->c->output, p->scratch[thread],
-                            &p->q8_error[thread], err);
+    oct_piece_prefetch(tensor_of(p, i), &p->cut.pieces[i]);
+    return oct_piece_verify(tensor_of(p, i), &p->cut.pieces[i], &p->c->output, p->scratch[thread],
+                            p->cut.room, &p->q8_error[thread], err);
 }
 
 static oct_status check_sum(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
     const oct_new_tensor *t = tensor_of(p, i);
-    oct_q8_error *sum_error = &p->q8_error[p->n_threads], *e = &p->q8_error[thread];
+    oct_q8_error *sum_error = &p->q8_error[p->cut.n_threads], *e = &p->q8_error[thread];
     uint64_t sum;
     /* In order, so that the sum does not depend on which thread did what. */
     sum_error->sum_sq_err += e->sum_sq_err;
@@ -575,14 +566,14 @@ oct_status oct_conversion_verify(oct_conversion *c, oct_q8_error *q8_error, oct_
     oct_status s = pass_init(&p, c, OCT_CONVERT_VERIFY, err);
     if (s == OCT_OK) {
         tell_pass(&p);
-        const ordered o = {.n = p.n_pieces,
+        const ordered o = {.n = p.cut.n,
                            .ctx = &p,
                            .work = verify_piece,
                            .turn = check_sum,
                            .done = piece_done,
                            .cancel = c->params->cancel};
-        s = run_ordered(&o, p.n_threads, err);
-        *q8_error = p.q8_error[p.n_threads];
+        s = run_ordered(&o, p.cut.n_threads, err);
+        *q8_error = p.q8_error[p.cut.n_threads];
     }
     pass_free(&p);
     return s;

@@ -101,6 +101,9 @@ static oct_status prepare(oct_conversion *c, oct_convert_report *r, oct_error *e
         OCT_TRY(check_tokenizer(s, &r->warnings, err));
     OCT_TRY(oct_output_check_by(c->params->out, is_input, s, err));
     OCT_TRY(oct_conversion_plan(c, err));
+    oct_cut cut;
+    OCT_TRY(oct_conversion_cut(c, c->params->n_threads, &cut, err)); /* that it fits into memory */
+    free(cut.pieces);
     r->n_tensors = c->n_tensors;
     r->out_bytes = c->file_bytes;
     r->model = numbers_of(&s->config, c->file_bytes);

@@ -31,7 +31,7 @@ typedef struct oct_lines {
 } oct_lines;
 
 /* Releases all lines and leaves an empty list. */
-void oct_lines_free(oct_lines *l);
+OCT_API void oct_lines_free(oct_lines *l);
 
 /* How far some work is. */
 typedef enum oct_convert_phase {
@@ -51,8 +51,7 @@ typedef struct oct_convert_progress {
 /* Called at the start of each phase and after each piece. */
 typedef void oct_convert_tell(void *ctx, const oct_convert_progress *p);
 
-/* ---- from a checkpoint ------------------------------------------------------------------------
- */
+/* ---- from a checkpoint ----------------------------------------------------------------------- */
 
 typedef struct oct_convert_params {
     const char *checkpoint; /* what to convert; its format is found out */
@@ -87,12 +86,11 @@ typedef struct oct_convert_report {
  * 512 MiB for any model; one with so many inputs that this is impossible is refused
  * (OCT_ERR_UNSUPPORTED). *report must be zero at the start; free it with oct_convert_report_free in
  * any case. */
-OCT_MUST_CHECK oct_status oct_convert(const oct_convert_params *p, oct_convert_report *report,
-                                      oct_error *err);
-void oct_convert_report_free(oct_convert_report *r);
+OCT_API OCT_MUST_CHECK oct_status oct_convert(const oct_convert_params *p,
+                                              oct_convert_report *report, oct_error *err);
+OCT_API void oct_convert_report_free(oct_convert_report *r);
 
-/* ---- to llama.cpp -----------------------------------------------------------------------------
- */
+/* ---- to llama.cpp ---------------------------------------------------------------------------- */
 
 /* A GGUF of architecture "grok". Matrices become type Q8_0: rows of blocks, each an f16 scale and
  * 32 integers. The integers are the model's own, and every block carries the scale of its group, so
@@ -118,11 +116,10 @@ typedef struct oct_export_report {
  * hold is refused before anything is written (OCT_ERR_UNSUPPORTED, with the reason); scales that
  * f16 does not hold, when all have been counted. The tokenizer goes along if the model has one. A
  * dense model becomes one expert with a router of zeros, whose gate is 1. */
-OCT_MUST_CHECK oct_status oct_export_q8_0(const oct_export_params *p, oct_export_report *report,
-                                          oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_export_q8_0(const oct_export_params *p,
+                                                  oct_export_report *report, oct_error *err);
 
-/* ---- parts for ranks, checksums ---------------------------------------------------------------
- */
+/* ---- parts for ranks, checksums -------------------------------------------------------------- */
 
 typedef struct oct_slice_params {
     const char *model, *out; /* a whole model; the new file */
@@ -142,40 +139,41 @@ typedef struct oct_slice_report {
 /* One rank's part of a model as a file of its own. Copies what the rank needs, reads it back and
  * compares. Of the model nothing but that is read: damage in it is found where whole tensors are
  * copied (norms, routers, tokenizer) or by oct_verify on the model before. */
-OCT_MUST_CHECK oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report,
-                                    oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report,
+                                            oct_error *err);
 
 /* Compares everything in a model file, or a part of one, with the checksums in it: of every tensor
  * that is held whole, and of every run of a part. Names the first that differs. progress (may be
  * NULL) gets the bytes that have been read; cancel may be NULL. */
-OCT_MUST_CHECK oct_status oct_verify(const char *path, void (*progress)(void *ctx, uint64_t done),
-                                     void *ctx, const volatile int *cancel, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_verify(const char *path,
+                                             void (*progress)(void *ctx, uint64_t done), void *ctx,
+                                             const volatile int *cancel, oct_error *err);
 
-/* ---- random weights ---------------------------------------------------------------------------
- */
+/* ---- random weights -------------------------------------------------------------------------- */
 
 /* Model files for measuring and testing at true sizes without a checkpoint: integers over the whole
  * range, scales such that every product keeps its input's magnitude, no tokenizer. */
 typedef struct oct_synthetic_params {
     int64_t n_layers, n_vocab; /* 0: Grok-1's; all other numbers are Grok-1's */
     const struct oct_grok_config
-        *config;                /* NULL; for the library's own tests: all of the numbers */
-    uint64_t seed;              /* the same seed, the same file */
-    const char *out;            /* the new file; NULL: into fd */
-    int fd;                     /* an open, empty, writable file; the caller's */
+        *config;     /* NULL; for the library's own tests: all of the numbers */
+    uint64_t seed;   /* the same seed, the same file */
+    bool hollow;     /* no weights but a hole that takes no space: for plans and predictions */
+    const char *out; /* the new file; NULL: into fd */
+    int fd;          /* an open, empty, writable file; the caller's */
     oct_convert_tell *progress; /* may be NULL */
     void *progress_ctx;
     const volatile int *cancel; /* may be NULL */
 } oct_synthetic_params;
 
 /* Writes a complete file that oct_model_open accepts. */
-OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params *p,
+                                                      oct_error *err);
 /* The bytes it will have. */
-OCT_MUST_CHECK oct_status oct_synthetic_bytes(const oct_synthetic_params *p, uint64_t *bytes,
-                                              oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_synthetic_bytes(const oct_synthetic_params *p,
+                                                      uint64_t *bytes, oct_error *err);
 
-/* ---- output -----------------------------------------------------------------------------------
- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 /* A file that appears under its name only when it is complete: it is written under a temporary name
  * beside it, OUT.tmp-PID, synced, and renamed. */
@@ -186,26 +184,26 @@ typedef struct oct_output {
 
 /* Whether path can become a new file: it does not exist, or is a regular file and none of the n
  * inputs (paths; those that do not exist are passed over). */
-OCT_MUST_CHECK oct_status oct_output_check(const char *path, const char *const *inputs, size_t n,
-                                           oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_check(const char *path, const char *const *inputs,
+                                                   size_t n, oct_error *err);
 /* Whether the disk of path's folder has room for n bytes; the error names both numbers. */
-OCT_MUST_CHECK oct_status oct_output_room(const char *path, uint64_t n, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_room(const char *path, uint64_t n, oct_error *err);
 /* Creates the temporary file, n bytes long, its blocks reserved where the file system can. Files
  * that earlier runs left behind are named in a warning (warnings may be NULL). */
-OCT_MUST_CHECK oct_status oct_output_create(oct_output *o, const char *path, uint64_t n,
-                                            oct_lines *warnings, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_create(oct_output *o, const char *path, uint64_t n,
+                                                    oct_lines *warnings, oct_error *err);
 /* Writes, or reads back, n bytes at an offset; any number of threads at once. */
-OCT_MUST_CHECK oct_status oct_output_write(const oct_output *o, const void *data, size_t n,
-                                           uint64_t at, oct_error *err);
-OCT_MUST_CHECK oct_status oct_output_read(const oct_output *o, void *data, size_t n, uint64_t at,
-                                          oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_write(const oct_output *o, const void *data, size_t n,
+                                                   uint64_t at, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_read(const oct_output *o, void *data, size_t n,
+                                                  uint64_t at, oct_error *err);
 /* Waits until the bytes are on the disk, and drops them from memory, so that reading them back
  * reads the disk. */
-OCT_MUST_CHECK oct_status oct_output_sync(const oct_output *o, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_sync(const oct_output *o, oct_error *err);
 /* Gives the file its name (replacing a file of that name) and syncs the folder. */
-OCT_MUST_CHECK oct_status oct_output_publish(oct_output *o, oct_error *err);
+OCT_API OCT_MUST_CHECK oct_status oct_output_publish(oct_output *o, oct_error *err);
 /* Closes, and removes the temporary file if it was not published. */
-void oct_output_close(oct_output *o);
+OCT_API void oct_output_close(oct_output *o);
 
 #ifdef __cplusplus
 }

@@ -37,6 +37,20 @@ typedef struct oct_conversion {
 
 /* Layouts, the list of tensors with their sources and places, the file's size. */
 OCT_MUST_CHECK oct_status oct_conversion_plan(oct_conversion *c, oct_error *err);
+/* How the work is cut for a number of threads (0: of processors), and the memory that it takes:
+ * room bytes for each of n_threads, which may be fewer. */
+typedef struct oct_cut {
+    oct_piece *pieces; /* [n], free() */
+    int64_t n;
+    size_t room;
+    int n_threads;
+} oct_cut;
+enum {
+    OCT_CONVERT_MEMORY = 384 << 20
+}; /* of all threads; the rest of 512 MiB is for lists and
+                                            libraries */
+OCT_MUST_CHECK oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *cut,
+                                             oct_error *err);
 /* Writes all tensors, then the header with their checksums. */
 OCT_MUST_CHECK oct_status oct_conversion_write(oct_conversion *c, oct_error *err);
 /* Reads the temporary file back and compares all of it with the source. */

@@ -41,7 +41,6 @@ typedef struct oct_hparams {
 OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings,
                                            oct_error *err);
 
-
 /* Whether every shape, and the number of layers, is Grok-1's. If not, why (may be NULL) says what
  * differs: "emb_size is 256 (Grok-1: 6144)". */
 bool oct_hparams_is_grok1(const oct_ckpt *ckpt, char why[128]);

@@ -76,7 +76,7 @@ oct_status oct_output_room(const char *path, uint64_t n, oct_error *err)
         return no_memory(err);
     oct_status s = OCT_OK;
     if (statvfs(dir, &v) != 0) {
-        s = oct_fail(err, OCT_ERR_IO, "%s: %s", dir, strerror(errno));
+        s = oct_fail(err, OCT_ERR_IO, "%s: cannot be made: %s", path, strerror(errno));
     } else {
         uint64_t unit = v.f_frsize ? v.f_frsize : v.f_bsize, have = 0;
         if (__builtin_mul_overflow((uint64_t)v.f_bavail, unit, &have))

@@ -31,6 +31,8 @@ typedef struct oct_new_tensor {
 typedef struct oct_piece {
     int64_t tensor; /* index into the list of tensors */
     int64_t expert, slice;
+    int64_t n_slices; /* packed: 1, or whole units of so many slices, whose outputs are side by side
+                       * in the source, so that it is read in longer runs */
     int64_t first, n; /* packed, scales: panels of the unit; embedding: rows of the slice; norms,
                        * router: rows; the tokenizer: bytes */
     uint64_t at;      /* in the file */
@@ -55,11 +57,12 @@ size_t oct_pieces_scratch(const oct_new_tensor *t, const oct_piece *p, int64_t n
 OCT_MUST_CHECK oct_status oct_piece_make(const oct_new_tensor *t, const oct_piece *p,
                                          uint8_t *scratch, oct_error *err);
 
-/* Reads a piece back to the start of scratch, where it stays, and compares it with the source,
- * without the code that made it. For matrices that were quantised on the way: every weight, with
- * its stored scale, within half a step of its source; the difference is added to *q8_error. */
+/* Reads a piece back to the start of scratch (room bytes, as oct_pieces_scratch says), where it
+ * stays, and compares it with the source, without the code that made it (pieces_verify.c). For
+ * matrices that were quantised on the way: every weight, with its stored scale, within half a step
+ * of its source; the difference is added to *q8_error. */
 OCT_MUST_CHECK oct_status oct_piece_verify(const oct_new_tensor *t, const oct_piece *p,
-                                           const oct_output *file, uint8_t *scratch,
+                                           const oct_output *file, uint8_t *scratch, size_t room,
                                            oct_q8_error *q8_error, oct_error *err);
 
 /* Tells the system that an expert's matrices will be read soon, if the piece is the first of it. */

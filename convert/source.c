@@ -33,7 +33,7 @@ static oct_status no_memory(oct_error *err)
     return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines ---------------------------------------------------------------------------------- */
 
 void oct_lines_add(oct_lines *l, const char *fmt, ...)
 {
@@ -70,7 +70,7 @@ void oct_lines_free(oct_lines *l)
     *l = (oct_lines){0};
 }
 
-/* ---- what a path is -------------------------------------------------------------------------- */
+/* ---- what a path is ------------------------------------------------------------------------- */
 
 /* The first format that knows the path; *kind stays NULL if none does. */
 static oct_status recognise(const char *path, const oct_source_kind **kind, char **root,
@@ -260,7 +260,7 @@ void oct_source_close(oct_source *s)
         s->kind->close(s);
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------- */
+/* ---- tiles ---------------------------------------------------------------------------------- */
 
 static bool rows_are_inputs(const oct_source_tensor *t)
 {
@@ -382,7 +382,7 @@ oct_status oct_source_read_f32(const oct_source *s, const oct_source_tensor *t, 
     return OCT_OK;
 }
 
-/* ---- folders --------------------------------------------------------------------------------- */
+/* ---- folders -------------------------------------------------------------------------------- */
 
 /* The folder above a folder, malloc'd. */
 static char *above(const char *dir)

@@ -127,7 +127,7 @@ extern const oct_source_kind oct_source_xai; /* source_xai.c */
 OCT_MUST_CHECK oct_status oct_source_open(oct_source_params *p, oct_source **out, oct_error *err);
 void oct_source_close(oct_source *s); /* NULL is fine */
 
-/* ---- tiles ----------------------------------------------------------------------------------- */
+/* ---- tiles ---------------------------------------------------------------------------------- */
 
 /* A tile of int8 weights into out[n_in][n_out]. These three turn and convert what the source gives;
  * they take 256 KiB of memory at most. Thread-safe. */
@@ -147,7 +147,7 @@ OCT_MUST_CHECK oct_status oct_source_read_f32(const oct_source *s, const oct_sou
 void oct_source_where(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
                       int64_t expert, int64_t in, int64_t out, char text[OCT_SOURCE_WHERE]);
 
-/* ---- for sources that are folders ------------------------------------------------------------ */
+/* ---- for sources that are folders ----------------------------------------------------------- */
 
 enum { OCT_SOURCE_FOLDERS = 3 };
 

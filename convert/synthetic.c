@@ -177,8 +177,9 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
         const oct_weight_layout *l = oct_grok_layout_of(&j->layouts, list[i].kind, list[i].layer);
         uint64_t bytes = 0;
         XXH3_64bits_reset(j->hash);
-        OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
-                  : write_plain(j, &list[i], j->offsets[i], err));
+        if (!j->p->hollow)
+            OCT_TRY(l ? write_packed(j, l, oct_grok_is_scales(list[i].kind), j->offsets[i], err)
+                      : write_plain(j, &list[i], j->offsets[i], err));
         j->sums[i] = XXH3_64bits_digest(j->hash);
         (void)oct_gguf_tensor_bytes(list[i].dtype, list[i].rank, list[i].ne, &bytes);
         end = j->offsets[i] + bytes;

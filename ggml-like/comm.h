@@ -8,14 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "status.h"
-
-/* Counted by the communicator for its own rank; to be read between operations. */
-typedef struct oct_comm_stats {
-    int64_t rounds; /* in each every rank sends to all others, or shows them, and takes from them */
-    uint64_t bytes_sent; /* through shared memory: what each of the others reads of this rank's */
-    double seconds;      /* inside fold and gather, with the wait for the slowest rank */
-} oct_comm_stats;
+#include "types.h"
 
 /* sum += to - from */
 static inline void oct_comm_stats_add(oct_comm_stats *sum, const oct_comm_stats *from,
@@ -46,12 +39,18 @@ struct oct_comm {
     void (*free)(oct_comm *c);
     /* The ranks cannot go on together. Set by an operation that failed, or by the user. */
     bool broken;
-    bool shared_memory; /* folds go through memory of this host, not by messages; constant */
-    oct_comm_stats stats;
+    bool shared_memory;   /* folds go through memory of this host, not by messages; constant */
+    oct_comm_stats stats; /* of this rank; to be read between operations */
     /* The layer that this rank computes, -1 outside layers: for messages of the other ranks.
      * Written while a graph runs; kept up to date only if size > 1. */
     _Atomic int64_t layer;
 };
+
+/* Of a module that provides communicators, see comm_mpi.h: say is told on a thread of its own of
+ * ranks that were lost (fatal) and of what else goes wrong between them. */
+typedef void oct_comm_say_fn(void *ctx, bool fatal, const char *text);
+typedef oct_status oct_comm_open_fn(oct_comm_say_fn *say, void *ctx, oct_comm **out,
+                                    oct_error *err);
 
 /* The communicator of one process. Static, never freed, thread-safe. */
 oct_comm *oct_comm_local(void);

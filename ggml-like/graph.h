@@ -67,7 +67,7 @@ typedef struct oct_attn_shape {
 
 typedef struct oct_node {
     oct_op op;
-    int digits; /* of activations that w are multiplied with, see q8.h: 2 or 1 */
+    int digits; /* of activations that w are multiplied with, see act.h: 2 or 1 */
     const oct_tensor *in[2];
     const oct_tensor *out;  /* NULL: the logits of the run */
     const oct_weight *w[2]; /* LINEAR: w0; EXPERTS: gate_up and down */

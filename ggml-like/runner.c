@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "threads.h"
+#include "machine.h"
 
 /* One run. */
 typedef struct running {

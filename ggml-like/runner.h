@@ -7,12 +7,6 @@
 #include "comm.h"
 #include "plan.h"
 
-/* Where the time of some nodes went. */
-typedef struct oct_node_time {
-    double seconds;
-    oct_comm_stats comm; /* the part of it that was talk between ranks */
-} oct_node_time;
-
 /* What a run is added to; NULL: not wanted. */
 typedef struct oct_tally {
     oct_node_time *layer_time; /* [layers] */

@@ -2,12 +2,8 @@
 #ifndef OCT_SHARD_H
 #define OCT_SHARD_H
 
-#include "weight.h"
-
 #include "types.h"
-
-/* "expert with attention replicated" */
-const char *oct_shard_name(oct_shard_layout layout);
+#include "weight.h"
 
 typedef struct oct_shard_range {
     int64_t first, end;

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "machine.h"
+
 /* Spins before sleeping: about 50 us, longer than any barrier takes when all threads have a core of
  * their own, shorter than a scheduler's slice when they do not. */
 enum { SPINS = 1500 };

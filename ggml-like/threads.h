@@ -8,9 +8,7 @@
 
 #include <stdint.h>
 
-#include "status.h"
-
-enum { OCT_MAX_THREADS = 1024 };
+#include "types.h"
 
 typedef struct oct_team oct_team;
 
@@ -37,8 +35,6 @@ void oct_team_barrier(oct_team *t);
 
 /* Seconds that a thread has waited at barriers since the team was made, mean over its threads. */
 double oct_team_waited(const oct_team *t);
-
-double oct_seconds(void); /* monotonic clock */
 
 /* The part of 0..n-1 that belongs to a thread: contiguous, sizes differ by at most one. */
 void oct_team_range(int64_t n, int thread, int n_threads, int64_t *first, int64_t *end);

@@ -1,91 +1,11 @@
 #include "topology.h"
 
 #include <hwloc.h>
-#include <limits.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* One number pair from a control group: quota and period in microseconds; 0 if there is no
- * limit. */
-static double quota_v2(const char *dir)
-{
-    char path[PATH_MAX + 16];
-    snprintf(path, sizeof path, "%s/cpu.max", dir);
-    FILE *f = fopen(path, "r");
-    long long quota = 0, period = 0;
-    int n = f ? fscanf(f, "%lld %lld", &quota, &period) : 0; /* "max 100000" reads nothing */
-    if (f)
-        fclose(f);
-    return n == 2 && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
-}
-
-static long long number_in(const char *dir, const char *name)
-{
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "r");
-    long long v = -1;
-    if (f) {
-        if (fscanf(f, "%lld", &v) != 1)
-            v = -1;
-        fclose(f);
-    }
-    return v;
-}
-
-static double quota_v1(const char *dir)
-{
-    long long quota = number_in(dir, "cpu.cfs_quota_us"),
-              period = number_in(dir, "cpu.cfs_period_us");
-    return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
-}
-
-/* Smallest quota from a group up to its root, 0 if none. A container may see a path that does not
- * exist below its own mount; walking up then still ends at the root of what it can see. */
-static double quota_of_chain(const char *root, const char *group, double (*quota)(const char *))
-{
-    char dir[PATH_MAX];
-    if (snprintf(dir, sizeof dir, "%s%s", root, group) >= (int)sizeof dir)
-        return 0;
-    double least = 0;
-    for (;;) {
-        double q = quota(dir);
-        if (q > 0 && (least == 0 || q < least))
-            least = q;
-        char *slash = strrchr(dir, '/');
-        if (!slash || (size_t)(slash - dir) < strlen(root))
-            return least;
-        *slash = '\0';
-    }
-}
-
-static double cgroup_quota(void)
-{
-    FILE *f = fopen("/proc/self/cgroup", "r");
-    if (!f)
-        return 0;
-    char line[PATH_MAX];
-    double least = 0;
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        char *controllers = strchr(line, ':');
-        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = '\0';
-        double q = 0;
-        if (controllers[1] == '\0')
-            q = quota_of_chain("/sys/fs/cgroup", group, quota_v2);
-        else if (strstr(controllers, "cpu") && !strstr(controllers, "cpuset"))
-            q = quota_of_chain("/sys/fs/cgroup/cpu", group, quota_v1);
-        if (q > 0 && (least == 0 || q < least))
-            least = q;
-    }
-    fclose(f);
-    return least;
-}
+#include "cgroup.h"
 
 typedef struct core_place {
     int cpu, node; /* node: operating system's number, -1 if there are none */
@@ -137,9 +57,9 @@ static oct_status fill(oct_topology *t, core_place *cores, int n, oct_error *err
 /* Reads a loaded topology. */
 static oct_status read_cores(hwloc_topology_t topology, oct_topology *t, oct_error *err)
 {
-    int all = 0, most = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+    int all = 0, n_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
     hwloc_bitmap_t mask = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology));
-    core_place *cores = calloc(most > 0 ? (size_t)most : 1, sizeof *cores);
+    core_place *cores = calloc(n_cores > 0 ? (size_t)n_cores : 1, sizeof *cores);
     if (!mask || !cores) {
         hwloc_bitmap_free(mask);
         free(cores);
@@ -180,7 +100,7 @@ oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *
     hwloc_topology_destroy(topology);
     OCT_TRY(s);
     t->n_threads = t->n_cores;
-    double quota = t->real ? cgroup_quota() : 0;
+    double quota = t->real ? oct_cgroup_cpus("") : 0;
     if (quota > 0 && quota < t->n_threads) {
         t->n_threads = quota < 1 ? 1 : (int)quota;
         t->why = "cgroup quota";

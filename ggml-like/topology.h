@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 
+#include "kernels.h"
+#include "machine.h"
 #include "status.h"
 #include "threads.h"
 
@@ -14,7 +16,7 @@ typedef struct oct_topology {
     int *cpu;        /* [n_cores] operating system's number of one hardware thread of each core */
     int *node;       /* [n_cores] 0..n_nodes-1, ascending */
     int *os_node;    /* [n_nodes] operating system's number; -1 if the machine has no NUMA nodes */
-    int n_threads;   /* to run by default: cores, or less where a quota allows less */
+    int n_threads;   /* to run by default: cores, or fewer where a quota allows fewer */
     const char *why; /* what decided n_threads: "cores", "affinity" or "cgroup quota" */
     bool real;       /* this machine: threads and pages can be bound */
 } oct_topology;
@@ -24,6 +26,17 @@ typedef struct oct_topology {
  * machine that is not there; nothing is bound then. Free with oct_topology_free in any case. */
 OCT_MUST_CHECK oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *err);
 void oct_topology_free(oct_topology *t);
+
+/* What machine.h hides. */
+struct oct_machine {
+    oct_topology topology;
+    oct_isa isa; /* what this CPU has */
+    oct_machine_info info;
+};
+
+/* *use: m, or for NULL the machine that this is, loaded into *here for the caller to free. */
+OCT_MUST_CHECK oct_status oct_machine_find(const oct_machine *m, const oct_machine **use,
+                                           oct_machine **here, oct_error *err);
 
 /* The core of each of n_threads threads (more threads than cores share them): nodes are filled
  * evenly, threads of a node are neighbours. core[n_threads] receives indices into cpu and node. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "session_impl.h"
-#include "threads.h"
+#include "machine.h"
 
 static bool wanted(const oct_batch *b, int64_t i)
 {
@@ -79,7 +79,7 @@ static oct_status compare_routes(oct_session *s, oct_status logits, oct_error *e
 /* Evaluates the chunk that s->order holds. logits: rank 0's. Positions advance on success only. */
 static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
 {
-    const oct_order *o = s->order;
+    const oct_rank_order *o = s->order;
     const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
     int64_t n_vocab = s->model->config.n_vocab;
     oct_phase_time *phase = &s->phase[s->counts_as];
@@ -121,7 +121,7 @@ static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
 oct_status oct_eval_order(oct_session *s, int64_t what, int64_t a, int64_t b, int64_t n_rows,
                           oct_error *err)
 {
-    oct_order *o = s->order;
+    oct_rank_order *o = s->order;
     o->what = what;
     o->a = a;
     o->b = b;
@@ -165,7 +165,7 @@ static oct_status obey_report(oct_session *s, oct_error *err)
 /* An order that does not fit this session is a failure of the job, never an index out of range. */
 static bool order_fits(oct_session *s, int64_t n_rows)
 {
-    const oct_order *o = s->order;
+    const oct_rank_order *o = s->order;
     if (o->a < 1 || o->a > s->p.chunk || o->b < 0 || o->b > o->a || n_rows != 2 * o->a + o->b)
         return false;
     const int32_t *token = o->rows, *seq = token + o->a, *out_row = seq + o->a;
@@ -196,7 +196,7 @@ static oct_status obey_eval(oct_session *s, int64_t n_rows, oct_error *err)
 oct_status oct_session_serve(oct_session *s, oct_error *err)
 {
     oct_status status = OCT_OK;
-    oct_order *o = s->order;
+    oct_rank_order *o = s->order;
     for (o->what = 0; status == OCT_OK && o->what != OCT_ORDER_END;) {
         size_t bytes = sizeof *o + (size_t)oct_order_rows(s) * sizeof *o->rows;
         status = s->comm->announce(s->comm, o, &bytes, err);

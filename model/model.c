@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "model_impl.h"
+#include "utf8.h"
 
 #ifndef OCT_VERSION
 #error "the build defines OCT_VERSION"
@@ -66,9 +67,8 @@ static void bind(oct_model *m, const oct_grok_tensor *t, const oct_gguf_tensor *
     case OCT_GROK_NORM_FFN_OUT: w->norm_ffn_out = norm; break;
     case OCT_GROK_NORM_FINAL: m->norm_final = norm; break;
     case OCT_GROK_EMBEDDING:
-        m->embedding = (oct_table){
-            have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad,
-            d,          m->config.n_slices};
+        m->embedding = (oct_table){have->data, m->config.n_vocab, e->slice_rows, e->slice_rows_pad,
+                                   d,          m->config.n_slices};
         break;
     case OCT_GROK_KINDS: break;
     }
@@ -182,6 +182,9 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     const oct_grok_bytes bytes = oct_grok_weight_bytes(c, &m->layouts, NULL);
     i->weight_bytes = bytes.held;
     i->active_bytes = bytes.common + (uint64_t)c->n_used * bytes.expert;
+    uint64_t format;
+    OCT_TRY(oct_gguf_get_u64(m->file, "octet.format", &format, err));
+    i->format = (int)format;
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }
 

@@ -51,37 +51,11 @@ const void *oct_placement_at(const void *placement, const void *p);
 OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard,
                                           oct_error *err);
 
-/* Where the time of one rank of several went: of text, which was drawn from logits, and of all
- * else. Only who draws can tell them apart. */
-typedef enum oct_phase { OCT_PHASE_PROMPT, OCT_PHASE_TEXT, OCT_PHASES } oct_phase;
-typedef struct oct_phase_time {
-    int64_t tokens;
-    oct_node_time all;    /* what is outside layers too */
-    oct_node_time *layer; /* [n_layers] */
-} oct_phase_time;
-
-/* What a session is made of, for measuring: threads placed as its own, single steps of its plan. */
-typedef struct oct_session_parts {
-    const oct_plan *plan;
-    oct_backend *cpu;
-    unsigned char *buffer; /* of the plan on the host */
-    oct_kv_cache *kv;
-    oct_kv_pages *pages;
-    const oct_phase_time *phase; /* [OCT_PHASES] */
-} oct_session_parts;
-void oct_session_get_parts(oct_session *s, oct_session_parts *p);
-
 /* Bytes of an element of the KV cache. */
 static inline int64_t oct_kv_elem_bytes(oct_kv_type kv)
 {
     return kv == OCT_KV_F32 ? 4 : 2;
 }
-
-/* What the next evals count as, on all ranks; of a new session a prompt. */
-void oct_session_count_as(oct_session *s, oct_phase phase);
-
-/* Rank 0 of several: all[ranks][OCT_PHASES], seconds that each rank has computed. */
-OCT_MUST_CHECK oct_status oct_session_gather_compute(oct_session *s, double *all, oct_error *err);
 
 /* Grok-1's forward pass for a capacity of rows, as reference equations give it:
  *   h = E[token] * embedding_scale

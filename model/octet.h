@@ -1,4 +1,6 @@
 /* octet.h: the public interface of liboctet, a runtime for Grok-1-class mixture-of-experts models.
+ * Beside it: scheduler.h, many requests; machine.h, what there is to run on; job.h, ranks;
+ * measure.h, speed; inspect.h, what a file holds; convert.h, where files come from; utf8.h, text.
  *
  *     oct_model    an open model file: immutable, mapped, shared by any number of sessions
  *     oct_session  KV caches, threads and buffers: one thread of the caller at a time
@@ -37,6 +39,7 @@ typedef struct oct_model_info {
     uint64_t file_bytes, weight_bytes; /* of the file opened; of the whole model */
     uint64_t active_bytes;             /* weight bytes read for one decoded token */
     uint64_t fingerprint;     /* checksum of the header: the same for identical files and parts */
+    int format;               /* of the file, see convert/FORMAT.md */
     int part_size, part_rank; /* of a file made by `octet slice`: it holds the part of one of so
                                  many ranks; 0: the whole model */
     oct_shard_layout part_by;
@@ -55,8 +58,8 @@ typedef struct oct_placement oct_placement;
 /* Copies the weights into memory of the process: huge pages, every slice on the NUMA node whose
  * threads read it (bound before it is first touched). One pass over the file. */
 typedef struct oct_own_params {
-    int n_threads;        /* as in oct_session_params; sessions should use the same */
-    const char *topology; /* as there */
+    int n_threads;                     /* as in oct_session_params; sessions should use the same */
+    const struct oct_machine *machine; /* as there */
     /* on the calling thread; may be NULL */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *progress_ctx;
@@ -118,9 +121,10 @@ typedef struct oct_session_params {
     oct_shard_layout shard; /* how ranks divide the model */
     bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
                           unless a CPU quota or -t beyond the cores makes that senseless */
-    const char *topology; /* NULL: this machine; else an hwloc synthetic description or XML file of
-                             another one, for planning: work is divided as there, none bound */
-    const char *isa;      /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
+    /* Of machine.h, read while a session is made or estimated: work is divided as there. NULL: this
+     * machine, looked at then. */
+    const struct oct_machine *machine;
+    const char *isa; /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
     const oct_placement *placement; /* borrowed; NULL: the mapped file */
     bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
     /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
@@ -132,7 +136,8 @@ typedef struct oct_session_params {
  * AMX, which is so fast that with fewer tokens it waits for the weights. Thread-safe. */
 OCT_API int64_t oct_session_default_chunk(void);
 
-/* What a session takes, computed by the code that allocates it. Bytes. */
+/* What a session takes, computed by the code that allocates it. Bytes. With a machine given, no
+ * system call is made and no memory but the stack is used. */
 typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
     uint64_t kv;      /* the pool; touched as its pages are first used */
@@ -211,6 +216,7 @@ typedef struct oct_session_stats {
                                     session's */
 } oct_session_stats;
 OCT_API void oct_session_get_stats(const oct_session *s, oct_session_stats *st);
+OCT_API const char *oct_session_isa(const oct_session *s); /* the kernel row that it uses */
 
 /* ---- sampling ------------------------------------------------------------------------------- */
 

@@ -176,17 +176,19 @@ oct_status oct_placement_own_on(const oct_model *m, const oct_own_params *p,
 oct_status oct_placement_own(const oct_model *m, const oct_own_params *p, oct_placement **out,
                              oct_own_report *report, oct_error *err)
 {
-    oct_topology t;
+    oct_machine *here;
+    const oct_machine *machine;
     oct_numa numa = {0};
     *out = NULL;
-    OCT_TRY(oct_topology_load(p->topology, &t, err));
-    oct_status s = t.real ? oct_numa_open(&numa, err) : OCT_OK;
-    if (!t.real) /* nothing is bound on a machine that is not there */
+    OCT_TRY(oct_machine_find(p->machine, &machine, &here, err));
+    const oct_topology *t = &machine->topology;
+    oct_status s = t->real ? oct_numa_open(&numa, err) : OCT_OK;
+    if (!t->real) /* nothing is bound on a machine that is not there */
         numa = oct_numa_none();
     if (s == OCT_OK)
-        s = oct_placement_own_on(m, p, &t, &numa, out, report, err);
+        s = oct_placement_own_on(m, p, t, &numa, out, report, err);
     oct_numa_close(&numa);
-    oct_topology_free(&t);
+    oct_machine_free(here);
     return s;
 }
 

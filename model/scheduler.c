@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "scheduler_impl.h"
-#include "threads.h"
+#include "machine.h"
 
 int64_t oct_step_rows(double bytes, double ops_per_row, double read_rate, double op_rate)
 {

@@ -46,7 +46,7 @@ static oct_status allocate_kv(oct_session *s, oct_error *err)
         if (plan->need[i].kv_layers == 0)
             continue;
         *kv = s->p.kv;
-        if (plan->need[i].kv_layers != kv->n_layers)
+        if (plan->need[i].kv_layers != kv->n_layers || !s->runner.backend[i]->kind->host)
             *kv = oct_kv_cache_of_layers(kv, plan->need[i].kv_layers);
         if (s->runner.backend[i]->kind->host) {
             OCT_TRY(oct_kv_cache_alloc(kv, &s->pages, err));
@@ -60,14 +60,13 @@ static oct_status allocate_kv(oct_session *s, oct_error *err)
     return OCT_OK;
 }
 
-static oct_status carry_out(oct_session *s, const oct_session_params *p,
-                            const oct_session_machine *machine, const oct_devices *d,
-                            oct_error *err)
+static oct_status carry_out(oct_session *s, const oct_session_params *p, const oct_machine *machine,
+                            const oct_devices *d, oct_error *err)
 {
     OCT_TRY(allocate_tables(s, err));
     s->runner.comm = s->comm;
     OCT_TRY(
-        oct_cpu_open(&s->p.cpu, machine->topology, s->p.bind, &s->runner.backend[OCT_HOST], err));
+        oct_cpu_open(&s->p.cpu, &machine->topology, s->p.bind, &s->runner.backend[OCT_HOST], err));
     for (int i = 0; d && i < d->n; i++)
         OCT_TRY(d->device[i].open(d->device[i].numbers, &s->runner.backend[1 + i], err));
     OCT_TRY(allocate_kv(s, err));
@@ -78,20 +77,21 @@ oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p, c
                               oct_session **out, oct_error *err)
 {
     *out = NULL;
-    oct_topology topology;
-    OCT_TRY(oct_topology_load(p->topology, &topology, err));
-    const oct_session_machine machine = {&topology, oct_isa_detect()};
+    oct_machine *here;
+    const oct_machine *machine;
+    OCT_TRY(oct_machine_find(p->machine, &machine, &here, err));
     oct_session *s = calloc(1, sizeof *s);
     oct_status status = s ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "session: out of memory");
     if (s) {
         s->model = m;
+        s->placement = p->placement;
         s->comm = p->comm ? p->comm : oct_comm_local();
         s->cancel = p->cancel;
-        status = oct_session_plan_make(m, p, &machine, d, NULL, 0, &s->p, err);
+        status = oct_session_plan_make(m, p, machine, d, NULL, 0, &s->p, err);
     }
     if (status == OCT_OK)
-        status = carry_out(s, p, &machine, d, err);
-    oct_topology_free(&topology);
+        status = carry_out(s, p, machine, d, err);
+    oct_machine_free(here);
     if (status != OCT_OK) {
         oct_session_free(s);
         return status;
@@ -140,28 +140,15 @@ void oct_session_abandon(oct_session *s)
 
 int64_t oct_session_default_chunk(void)
 {
-    oct_isa isa;
+    const oct_kernels *row;
     oct_error ignored = {0}; /* oct_session_new reports this error */
-    return oct_kernel_rows[oct_session_isa(NULL, oct_isa_detect(), &isa, &ignored) == OCT_OK
-                               ? isa
-                               : OCT_ISA_REF]
-        .chunk;
+    if (oct_kernels_choose(NULL, oct_isa_detect(), &row, &ignored) != OCT_OK)
+        row = &oct_kernel_rows[OCT_KERNELS_REF];
+    return row->chunk;
 }
 
-oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
-                                oct_session_need *need, oct_error *err)
-{
-    oct_topology topology;
-    OCT_TRY(oct_topology_load(p->topology, &topology, err));
-    const oct_session_machine machine = {&topology, oct_isa_detect()};
-    oct_status status = oct_session_estimate_on(m, p, &machine, need, err);
-    oct_topology_free(&topology);
-    return status;
-}
-
-oct_status oct_session_estimate_on(const oct_model *m, const oct_session_params *p,
-                                   const oct_session_machine *machine, oct_session_need *need,
-                                   oct_error *err)
+static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
+                              const oct_machine *machine, oct_session_need *need, oct_error *err)
 {
     _Alignas(64) unsigned char room[OCT_SESSION_PLAN_ROOM];
     oct_session_plan s;
@@ -179,11 +166,20 @@ oct_status oct_session_estimate_on(const oct_model *m, const oct_session_params 
     return status;
 }
 
-void oct_session_get_parts(oct_session *s, oct_session_parts *p)
+oct_status oct_session_estimate(const oct_model *m, const oct_session_params *p,
+                                oct_session_need *need, oct_error *err)
 {
-    *p = (oct_session_parts){
-        &s->p.plan, s->runner.backend[OCT_HOST], s->runner.buffer[OCT_HOST], s->kv, &s->pages,
-        s->phase};
+    oct_machine *here;
+    const oct_machine *machine;
+    OCT_TRY(oct_machine_find(p->machine, &machine, &here, err));
+    oct_status status = estimate_on(m, p, machine, need, err);
+    oct_machine_free(here);
+    return status;
+}
+
+const oct_phase_time *oct_session_phases(const oct_session *s)
+{
+    return s->phase;
 }
 
 void oct_session_count_as(oct_session *s, oct_phase phase)

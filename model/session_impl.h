@@ -2,19 +2,22 @@
 #ifndef OCT_SESSION_IMPL_H
 #define OCT_SESSION_IMPL_H
 
+#include "job.h"
 #include "model_impl.h"
 #include "runner.h"
 #include "session_plan.h"
+#include "threads.h"
 
 struct oct_session {
     const oct_model *model;
+    const oct_placement *placement;
     oct_session_plan p;
     oct_runner runner;
     oct_kv_pages pages;
     oct_kv_cache kv[OCT_MAX_PLACES];
     float *rope;             /* what p.rope is */
     int32_t *pos;            /* [chunk] */
-    struct oct_order *order; /* with room for the rows of a chunk */
+    struct oct_rank_order *order; /* with room for the rows of a chunk */
     oct_comm *comm;
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
     bool ready;             /* complete: the other ranks await orders */
@@ -26,6 +29,9 @@ struct oct_session {
     uint64_t *route_hash;             /* [1 + ranks][n_layers + 1]: of a chunk; this rank's, then
                                          all */
 };
+
+/* The session's threads, between evaluations. */
+oct_team *oct_measure_team(const oct_session *s);
 
 /* As oct_session_new, with devices beside the CPU; d is read here, not kept. */
 OCT_MUST_CHECK oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p,
@@ -43,12 +49,12 @@ enum {
 };
 
 /* An order and all that belongs to it are one message. */
-typedef struct oct_order {
+typedef struct oct_rank_order {
     /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length; FORK: from, to; REUSE: sequence,
      * positions */
     int64_t what, a, b;
     int32_t rows[]; /* EVAL: token[a], seq[a], out_row[b]; REUSE: ids[b] */
-} oct_order;
+} oct_rank_order;
 
 static inline int64_t oct_order_rows(const oct_session *s)
 {

@@ -72,7 +72,7 @@ oct_status oct_session_reuse(oct_session *s, int32_t seq, const int32_t *ids, in
 
 static oct_status obey_reuse(oct_session *s, int64_t n_rows, oct_error *err)
 {
-    const oct_order *o = s->order;
+    const oct_rank_order *o = s->order;
     OCT_TRY(check_empty(s, o->a, err));
     int64_t found = o->b == n_rows ? oct_kv_pages_reuse(&s->pages, o->a, o->rows, n_rows) : -1;
     if (found != o->b)
@@ -84,7 +84,7 @@ static oct_status obey_reuse(oct_session *s, int64_t n_rows, oct_error *err)
 
 oct_status oct_session_obey_kv(oct_session *s, int64_t n_rows, oct_error *err)
 {
-    const oct_order *o = s->order;
+    const oct_rank_order *o = s->order;
     if (o->what == OCT_ORDER_TRUNCATE)
         oct_session_truncate(s, (int32_t)o->a, o->b);
     else if (o->what == OCT_ORDER_FORK)

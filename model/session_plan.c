@@ -1,6 +1,5 @@
 #include "session_plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -8,25 +7,6 @@ enum {
     BYTES_PER_THREAD = 4 << 20 /* a thread that has less to read for a token is not worth its
                                   barriers */
 };
-
-oct_status oct_session_isa(const char *name, oct_isa best, oct_isa *isa, oct_error *err)
-{
-    const char *source = name ? "isa" : "OCTET_ISA";
-    name = name ? name : getenv("OCTET_ISA");
-    *isa = best;
-    if (!name || !*name)
-        return OCT_OK;
-    if (!oct_isa_parse(name, isa)) {
-        char names[OCT_ISA_NAMES];
-        oct_isa_names(names);
-        return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
-    }
-    if (*isa > best)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED,
-                        "%s: this CPU cannot run %s; the best it can is %s", source, name,
-                        oct_kernel_rows[best].name);
-    return OCT_OK;
-}
 
 static oct_status in_range(const char *what, int64_t v, int64_t lo, int64_t hi, oct_error *err)
 {
@@ -73,19 +53,17 @@ static oct_status choose_shard(const oct_model *m, const oct_session_params *p, 
 }
 
 static oct_status resolve(const oct_model *m, const oct_session_params *p,
-                          const oct_session_machine *machine, oct_session_plan *s, oct_error *err)
+                          const oct_machine *machine, oct_session_plan *s, oct_error *err)
 {
     s->n_ctx = p->n_ctx ? p->n_ctx : m->config.n_ctx;
     s->n_seqs = p->n_seqs ? p->n_seqs : 1;
     s->cpu.blas = p->blas;
-    oct_isa isa;
-    OCT_TRY(oct_session_isa(p->isa, machine->best, &isa, err));
-    s->cpu.k = &oct_kernel_rows[isa];
+    OCT_TRY(oct_kernels_choose(p->isa, machine->isa, &s->cpu.k, err));
     bool ranks = p->comm && p->comm->size > 1;
-    s->chunk = p->chunk ? p->chunk : oct_kernel_rows[ranks ? OCT_ISA_REF : isa].chunk;
+    s->chunk = p->chunk ? p->chunk : (ranks ? &oct_kernel_rows[OCT_KERNELS_REF] : s->cpu.k)->chunk;
     OCT_TRY(choose_shard(m, p, &s->shard, err));
     s->cpu.shard = s->shard;
-    choose_threads(m, p, machine->topology, s);
+    choose_threads(m, p, &machine->topology, s);
     OCT_TRY(in_range("context", s->n_ctx, 1, m->config.n_ctx, err));
     OCT_TRY(in_range("sequences", s->n_seqs, 1, MAX_SEQS, err));
     OCT_TRY(in_range("chunk", s->chunk, 1, 1 << 16, err));
@@ -147,8 +125,8 @@ static oct_status plan(const oct_model *m, const oct_session_params *p, const oc
 }
 
 oct_status oct_session_plan_make(const oct_model *m, const oct_session_params *p,
-                                 const oct_session_machine *machine, const oct_devices *d,
-                                 void *room, size_t room_bytes, oct_session_plan *s, oct_error *err)
+                                 const oct_machine *machine, const oct_devices *d, void *room,
+                                 size_t room_bytes, oct_session_plan *s, oct_error *err)
 {
     memset(s, 0, sizeof *s);
     OCT_TRY(resolve(m, p, machine, s, err));

@@ -34,12 +34,6 @@ typedef struct oct_session_plan {
     oct_plan plan;
 } oct_session_plan;
 
-/* What the system says of itself; read once, then any number of plans are made of it. */
-typedef struct oct_session_machine {
-    const oct_topology *topology;
-    oct_isa best; /* that this CPU can run */
-} oct_session_machine;
-
 /* Bytes on the stack in which a plan of Grok-1's 64 layers has room. */
 enum { OCT_SESSION_PLAN_ROOM = 384 << 10 };
 
@@ -47,24 +41,15 @@ enum { OCT_SESSION_PLAN_ROOM = 384 << 10 };
  * memory for it, so that none is asked of the system. Free in any state with
  * oct_session_plan_free. */
 OCT_MUST_CHECK oct_status oct_session_plan_make(const oct_model *m, const oct_session_params *p,
-                                                const oct_session_machine *machine,
-                                                const oct_devices *d, void *room, size_t room_bytes,
-                                                oct_session_plan *s, oct_error *err);
+                                                const oct_machine *machine, const oct_devices *d,
+                                                void *room, size_t room_bytes, oct_session_plan *s,
+                                                oct_error *err);
 void oct_session_plan_free(oct_session_plan *s);
-
-/* oct_session_estimate for a machine that is known: no system call, no memory but the stack. */
-OCT_MUST_CHECK oct_status oct_session_estimate_on(const oct_model *m, const oct_session_params *p,
-                                                  const oct_session_machine *machine,
-                                                  oct_session_need *need, oct_error *err);
 
 /* Bytes of the table of rotations. */
 static inline size_t oct_session_rope_bytes(const oct_session_plan *s)
 {
     return (size_t)(s->rope.rows * s->rope.cols) * sizeof(float);
 }
-
-/* Checks the name (NULL: $OCTET_ISA, else the best). */
-OCT_MUST_CHECK oct_status oct_session_isa(const char *name, oct_isa best, oct_isa *isa,
-                                          oct_error *err);
 
 #endif

@@ -47,7 +47,4 @@ OCT_MUST_CHECK oct_status oct_spm_encode(const oct_spm *t, const char *text, siz
 OCT_MUST_CHECK oct_status oct_spm_decode(const oct_spm *t, const int32_t *ids, size_t n_ids,
                                          char **text, size_t *n, oct_error *err);
 
-/* Offset of the first byte that is not UTF-8 (surrogates and overlong forms are not), n if none. */
-size_t oct_utf8_valid(const char *text, size_t n);
-
 #endif

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "shared.h"
-#include "threads.h"
+#include "machine.h"
 #include "watch.h"
 
 enum { TAG_HELLO = 1, TAG_PARTIAL, TAG_SUM, TAG_GATHER, TAG_COLLECT, TAG_BROADCAST };
@@ -34,7 +34,7 @@ typedef struct mpi_comm {
     MPI_Comm comm;
     bool finalise;
     oct_watch *watch;
-    oct_comm_mpi_say *say;
+    oct_comm_say_fn *say;
     void *ctx;
     MPI_Request *requests; /* [2 * size] */
     MPI_Status *statuses;  /* [2 * size] of them, when they were last done */
@@ -413,7 +413,7 @@ static oct_status meet(mpi_comm *m, oct_error *err)
     return status;
 }
 
-oct_status oct_comm_mpi_open(oct_comm_mpi_say *say, void *ctx, oct_comm **out, oct_error *err)
+oct_status oct_comm_mpi_open(oct_comm_say_fn *say, void *ctx, oct_comm **out, oct_error *err)
 {
     *out = NULL;
     int ready = 0, provided = 0, code;

@@ -5,19 +5,15 @@
 
 #include "comm.h"
 
-/* Told on a thread of its own. fatal: a rank was lost; text names it; when the function returns,
- * the job is aborted on all ranks. It is called on the lowest rank that is left. Else a warning. */
-typedef void oct_comm_mpi_say(void *ctx, bool fatal, const char *text);
-
 /* Joins the job that a launcher (mpirun, srun) started; initialises MPI unless the program has done
  * so. Freeing the communicator finalises MPI if it was initialised here. To be used by one thread,
  * always the same. Vectors of fold may have any length below 2^29 floats per rank.
  *
  * Ranks that cannot reach each other within 30 s are an error. From then on a rank that dies or
  * stops ends the job within 10 s, whatever the others are doing; one that computes or waits for its
- * disk does not. say may be NULL. After an error *out may be set all the same: freeing it ends the
- * job. */
-OCT_API OCT_MUST_CHECK oct_status oct_comm_mpi_open(oct_comm_mpi_say *say, void *ctx,
-                                                    oct_comm **out, oct_error *err);
+ * disk does not. say may be NULL; it is called on the lowest rank that is left. fatal: text names
+ * the rank that was lost; when say returns, the job is aborted on all ranks. After an error *out
+ * may be set all the same: freeing it ends the job. */
+OCT_API OCT_MUST_CHECK oct_comm_open_fn oct_comm_mpi_open;
 
 #endif

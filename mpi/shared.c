@@ -33,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "threads.h"
+#include "machine.h"
 
 enum { LINE = 128, PAGE = 4096 };                     /* bytes */
 enum { SLOT = 1 << 16, BLOCK = 512, TYPICAL = 6144 }; /* floats */

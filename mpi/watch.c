@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "threads.h"
+#include "machine.h"
 
 static const double BEAT_SECONDS = 0.2;
 static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */

@@ -31,12 +31,6 @@ void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups, int 
     a->bytes = (size_t)round_up(fast > plain ? fast : plain, 64) | 64;
 }
 
-bool oct_act_fits(const oct_act_layout *a, const oct_weight_layout *w)
-{
-    return a->n_in == w->n_in && a->n_groups == w->n_groups &&
-           (oct_weight_types[w->type].act_digits & 1u << a->digits) != 0;
-}
-
 static float quantise_block(const float *x, int64_t n, float most, int16_t *a)
 {
     /* As integers, magnitudes order like the floats, Inf above all numbers and NaN above Inf. */

@@ -35,10 +35,6 @@ typedef struct oct_act_layout {
 } oct_act_layout;
 void oct_act_layout_init(oct_act_layout *a, int64_t n_in, int64_t n_groups, int digits);
 
-/* Whether a matrix can be multiplied with such activations: the same inputs and groups, and digits
- * that its type's kernels take. */
-bool oct_act_fits(const oct_act_layout *a, const oct_weight_layout *w);
-
 /* Plain reference of the activation quantiser: a[n_in] and scale[n_blocks]. Rule: m = max|x| of the
  * block. m == 0 or m < 1e-30: s = 0, a = 0. m is NaN or Inf: s = NaN, a = 0 (so that the outputs
  * are NaN). Else s = m / most and a = rint(x * (most / m)), in f32, rounded to nearest even,

@@ -77,25 +77,32 @@ void oct_q8_pack(const oct_weight_layout *l, int64_t slice, const oct_weight_sou
     }
 }
 
+/* Inputs first .. first + n - 1 of a group, from the bytes of one lane: quads of whole words, then
+ * single bytes. */
+static void unpack_group(const uint8_t *group, int64_t first, int64_t n, int8_t *w)
+{
+    int64_t i = first, end = first + n;
+    for (; i < end && i % OCT_QUAD != 0; i++)
+        *w++ = (int8_t)(group[i / OCT_QUAD * OCT_Q8_QUAD_BYTES + i % OCT_QUAD] ^ ZERO);
+    for (const uint8_t *quad = group + i / OCT_QUAD * OCT_Q8_QUAD_BYTES; i + OCT_QUAD <= end;
+         i += OCT_QUAD, w += OCT_QUAD, quad += OCT_Q8_QUAD_BYTES) {
+        uint32_t four;
+        memcpy(&four, quad, sizeof four);
+        four ^= 0x01010101u * ZERO;
+        memcpy(w, &four, sizeof four);
+    }
+    for (; i < end; i++)
+        *w++ = (int8_t)(group[i / OCT_QUAD * OCT_Q8_QUAD_BYTES + i % OCT_QUAD] ^ ZERO);
+}
+
 void oct_q8_unpack(const oct_weight_layout *l, const uint8_t *weights, int64_t panel, int lane,
                    int64_t unit_in, int64_t n, int8_t *w)
 {
-    int64_t g = unit_in / l->group_in, i = unit_in % l->group_in;
-    const uint8_t *group =
-        weights + (size_t)panel * l->panel_bytes + (size_t)g * l->group_bytes + lane * OCT_QUAD;
-    for (int64_t end = i + n; i < end;) {
-        int64_t in_quad = i % OCT_QUAD, run = OCT_QUAD - in_quad;
-        const uint8_t *quad = group + i / OCT_QUAD * OCT_Q8_QUAD_BYTES + in_quad;
-        run = run < end - i ? run : end - i;
-        run = run < l->group_in - i ? run : l->group_in - i;
-        for (int64_t k = 0; k < run; k++)
-            w[k] = (int8_t)(quad[k] ^ ZERO);
-        w += run;
-        i += run;
-        if (i == l->group_in) {
-            group += l->group_bytes;
-            end -= i;
-            i = 0;
-        }
+    const uint8_t *group = weights + (size_t)panel * l->panel_bytes +
+                           (size_t)(unit_in / l->group_in) * l->group_bytes + lane * OCT_QUAD;
+    int64_t i = unit_in % l->group_in;
+    for (int64_t run; n > 0; n -= run, w += run, group += l->group_bytes, i = 0) {
+        run = l->group_in - i < n ? l->group_in - i : n;
+        unpack_group(group, i, run, w);
     }
 }

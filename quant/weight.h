@@ -162,6 +162,12 @@ typedef struct oct_weight_type_info {
 
 extern const oct_weight_type_info oct_weight_types[OCT_WEIGHT_TYPES];
 
+/* Whether a type is multiplied with activations of so many digits. */
+static inline bool oct_weight_takes(oct_weight_type type, int digits)
+{
+    return (oct_weight_types[type].act_digits >> digits & 1) != 0;
+}
+
 /* The type with a number of the file; false: there is none. */
 bool oct_weight_type_find(uint32_t number, oct_weight_type *type);
 

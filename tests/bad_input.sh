@@ -221,7 +221,7 @@ ids_bad "pad" "0"
 ids_bad "line 1" "1 \x00 2"
 ids_bad "1024" "$(seq -s' ' 3 1100)"
 bad 1 "No such file" logits -m "$model" --ids "$in/ids" -o "$in/nowhere/out.npy"
-bad 1 "not a regular file" logits -m "$model" --ids "$in/ids" -o "$in"
+bad 1 "is a folder" logits -m "$model" --ids "$in/ids" -o "$in"
 bad 1 "not a regular file" logits -m "$model" --ids "$in/ids" -o /dev/null
 bad 1 "too long|File name" logits -m "$model" --ids "$in/ids" -o "$(printf '%0300d' 0)"
 

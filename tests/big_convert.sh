@@ -18,21 +18,21 @@ trap 'rm -rf "$dir"' EXIT
 
 fail() { echo "FAILED: $*"; exit 1; }
 
-# convert CHECKPOINT OUT: with the largest anonymous memory seen.
+# convert CHECKPOINT OUT [OPTIONS]: with the most memory it has ever had, mapped files included.
 convert()
 {
     local peak=0 now pid
-    "$octet" convert "$1" -o "$2" --no-tokenizer &
+    "$octet" convert "$1" -o "$2" --no-tokenizer "${@:3}" &
     pid=$!
     while kill -0 $pid 2>/dev/null; do
-        now=$(awk '/^RssAnon/ { print $2 }' /proc/$pid/status 2>/dev/null || true)
+        now=$(awk '/^VmHWM/ { print $2 }' /proc/$pid/status 2>/dev/null || true)
         if [ -n "$now" ] && [ "$now" -gt $peak ]; then
             peak=$now
         fi
         sleep 0.05
     done
     wait $pid || fail "conversion of $1"
-    echo "peak anonymous memory: $peak KiB of $limit_kib"
+    echo "peak memory: $peak KiB of $limit_kib"
     [ $peak -gt 0 ] || fail "memory was not measured"
     [ "$OCT_TEST_SANITIZE" = 1 ] || [ $peak -le $limit_kib ] || fail "more than 512 MiB"
 }
@@ -79,4 +79,14 @@ rm -f "$dir/grok1.gguf"
 echo "== plain f32, quantised on the way"
 "$mkckpt" "$dir/plain" layers=2 d=2048 ffn=8192 q_heads=16 vocab=32768 kind=f32
 convert "$dir/plain" "$dir/plain.gguf"
+rm -rf "$dir/plain"*
+
+echo "== a vocabulary of 256 Ki, many threads, little address space"
+"$mkckpt" "$dir/words" layers=1 d=1024 ffn=256 q_heads=8 vocab=262144
+for threads in 2 8 64; do
+    convert "$dir/words" "$dir/words.gguf" -t $threads
+done
+if [ "$OCT_TEST_SANITIZE" != 1 ]; then
+    (ulimit -v 2000000 && convert "$dir/words" "$dir/words.gguf" -t 2)
+fi
 echo "big_convert: passed"

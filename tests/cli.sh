@@ -225,7 +225,7 @@ check "info of a whole Grok-1: size" grep -qE '^  size +[23][0-9]{2}\.[0-9] GiB$
 "$octet" logits -m grok-1.gguf --ids ids --dry-run >out 2>err
 check "dry run of a whole Grok-1" grep -qE '^  weights .* available memory' out
 octet_ok info
-check "info: machine" grep -qE '^  kernels +(ref|avx2|avx512), of ref' out
+check "info: machine" grep -qE '^  kernels +(ref|avx2|avx512|amx), of ref' out
 check "info without a model: no file" bash -c '! grep -q ^file out'
 octet_ok info "$tiny" --verify --tensors --keys
 for line in '^  format +2$' '^  checksums +all tensors agree$' '^  experts per token +2$' \

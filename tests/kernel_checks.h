@@ -17,7 +17,7 @@ static rig_pool check_pool;
 static char check_text[256];
 static int check_digits = 2; /* of the activations of linear */
 
-static const oct_kernels *const ref_row = &oct_kernel_rows[OCT_ISA_REF];
+static const oct_kernels *const ref_row = &oct_kernel_rows[OCT_KERNELS_REF];
 
 #define CHECK_FAILS(...)                                      \
     do {                                                      \

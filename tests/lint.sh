@@ -33,6 +33,9 @@ each "two files of this name:" < <(sources | sed 's:.*/::' | sort | uniq -d)
 each "a path of some machine:" < <(grep -rnIE '/(home|roo[t]|Users|wor[k])/[a-z]' $folders ./*.md .ci dev \
     CMakeLists.txt CMakePresets.json --exclude-dir=data | cut -c1-120)
 each "includes across folders by path:" < <(sources | xargs grep -n '#include "\.\./')
+each "x86 alone, without #if defined(__x86_64__):" < <(sources | grep -vE '/(k_[^/]*|vec\.h|tile_unit\.h)$' |
+    xargs grep -lE '<[a-z]*intrin\.h>|<cpuid\.h>|__builtin_ia32_|__builtin_cpu_|_mm[0-9]*_[a-z]+' |
+    xargs -r grep -LE 'if defined\(__x86_64__\)|ifdef __SSE2__')
 each "mpi.h outside mpi/:" < <(sources | grep -vE '^mpi/|^tests/test_comm_mpi.c' | xargs grep -nE '#include [<"]mpi\.h')
 
 # ---- functions: at most 80 lines, kernels 120 ------------------------------------------------------
@@ -70,8 +73,8 @@ done
 if [ "$OCT_TEST_SANITIZE" = 1 ]; then
     echo "lint: SKIPPED symbols and instructions: sanitizers add their own"
 else
-    shared="$OCT_TEST_BUILD/liboctet.so"
-    [ -f "$shared" ] || breach "no $shared"
+    shared=$(find "$OCT_TEST_BUILD" -maxdepth 3 -name liboctet.so)
+    [ -f "$shared" ] || breach "no liboctet.so"
     each "exported by liboctet.so:" < <(nm -D --defined-only "$shared" | awk '$3 !~ /^oct_/ { print $3 }')
     declared=$(sed -n 's/.*[ *]\(oct_[a-z_0-9]*\)(.*/\1/p' $OCT_TEST_HEADERS |
         sort -u | grep -vxE 'oct_try_')

@@ -104,11 +104,13 @@ for n in 3 9 16; do
     refused "$n ranks" 'number of ranks must divide' -n $n "${run[@]}" -m "$model"
 done
 
-# The same program with another build id.
-printf '\4\0\0\0\24\0\0\0\3\0\0\0GNU\0another build, yes.' >"$work/note"
-if objcopy --update-section .note.gnu.build-id="$work/note" "$octet" "$work/octet" 2>/dev/null; then
-    refused "another build" 'rank 1 on .*: another build of octet' \
-        -n 1 "${run[@]}" -m "$model" : -n 1 "$work/octet" run -m "$model"
+# The same library with another build id.
+printf '\4\0\0\0\24\0\0\0\3\0\0\0GNU\0another build, yes..' >"$work/note"
+library=$(ldd "$octet" | awk '/liboctet/ { print $3 }')
+if objcopy --update-section .note.gnu.build-id="$work/note" "$library" \
+    "$work/$(basename "$library")" 2>/dev/null; then
+    refused "another build" 'rank 1 on .*: another build of octet' -n 1 "${run[@]}" -m "$model" : \
+        -n 1 env LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" "${run[@]}" -m "$model"
 else
     say "another build: SKIPPED, no objcopy"
 fi
@@ -122,12 +124,16 @@ else
     refused "too little memory" 'rank 1 on .*: its part needs .*, but only .* is available' \
         -n 1 "$octet" "${big[@]}" : \
         -n 1 bash -c 'ulimit -v 1500000; exec "$0" "$@"' "$octet" "${big[@]}"
-    # Rank 1 has room for half of the caches: auto must not replicate them. That it is another build
-    # ends the job then.
-    [ ! -x "$work/octet" ] || refused "memory for divided attention only" \
+    # Rank 1 has room for half of the caches: auto must not replicate them. That its model is another
+    # file (of the same shape) ends the job then.
+    cp "$model" "$work/tiny-0.gguf"
+    "$octet" convert "$OCT_TEST_TINY" --no-tokenizer -o "$work/tiny-1.gguf" 2>"$work/err" ||
+        bad "no model without a tokenizer"
+    big=(run -m "$work/tiny-%r.gguf" --prompts "$work/many" -n 4 -c 1024 --kv f32 -t 1)
+    refused "memory for divided attention only" \
         'ranks by (slice|expert): .* ms by slice; .*attention replicated \(not enough memory\)' \
         -n 1 "$octet" "${big[@]}" : \
-        -n 1 bash -c 'ulimit -v 2900000; exec "$0" "$@"' "$work/octet" "${big[@]}"
+        -n 1 bash -c 'ulimit -v 2900000; exec "$0" "$@"' "$octet" "${big[@]}"
 fi
 
 # ---- ranks that differ and fit ------------------------------------------------------------------

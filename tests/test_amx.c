@@ -83,7 +83,7 @@ static oct_kernels emulated_row(void)
 
 static bool can_emulate(void)
 {
-    if (oct_isa_detect() >= OCT_ISA_AVX2)
+    if (oct_kernels_usable(oct_kernels_find("avx2")))
         return true;
     print_message("SKIPPED: the emulation is compiled for AVX2\n");
     return false;
@@ -212,9 +212,10 @@ static void emulated_checks(void **state)
     const char *wrong = check_linear_q8(&k);
     if (wrong)
         fail_msg("%s", wrong);
-    if (oct_isa_detect() < OCT_ISA_AVX512)
+    const oct_kernels *avx512 = oct_kernels_find("avx512");
+    if (!oct_kernels_usable(avx512))
         return;
-    k.act_quantise = oct_kernel_rows[OCT_ISA_AVX512].act_quantise; /* the rows it will get */
+    k.act_quantise = avx512->act_quantise; /* the rows it will get */
     wrong = check_linear_q8(&k);
     if (wrong)
         fail_msg("with avx512's activations: %s", wrong);
@@ -261,12 +262,12 @@ static void no_needless_work(void **state)
 static void compiled_row(void **state)
 {
     (void)state;
-    const oct_kernels *k = &oct_kernel_rows[OCT_ISA_AMX];
-    if (oct_isa_detect() < OCT_ISA_AVX512) {
+    const oct_kernels *k = oct_kernels_find("amx");
+    if (!oct_kernels_usable(oct_kernels_find("avx512"))) {
         print_message("SKIPPED: the row needs AVX-512\n");
         skip();
     }
-    bool tiles = oct_isa_detect() >= OCT_ISA_AMX;
+    bool tiles = oct_kernels_usable(k);
     print_message("    tiles: %s\n", tiles ? "of this CPU" : "emulated, this CPU has none");
     rig_catch_crashes();
     if (!tiles)

@@ -40,7 +40,7 @@ static int expect(float *want, int64_t n, int size)
     if (!levels)
         return 0;
     oct_fold f;
-    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);
+    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_KERNELS_REF].add);
     for (int r = 0; r < size; r++) {
         fill(oct_fold_next(&f), n, r);
         oct_fold_push(&f);

@@ -16,8 +16,9 @@
 #include <cmocka.h>
 
 #include "comm.h"
+#include "machine.h"
+#include "measure.h"
 #include "model_impl.h"
-#include "predict.h"
 #include "threads.h"
 
 enum { RANKS = 4, LETTERS = 64, TOKENS = 17 };
@@ -309,10 +310,9 @@ static void check(const oct_network *speed)
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
     for (int size = 2; size <= RANKS; size *= 2)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
-            oct_shard shard;
-            assert_null(oct_shard_make((oct_shard_layout)by, 0, size, m->config.n_slices,
-                                       m->config.n_experts, &shard));
-            oct_token_cost cost = oct_predict_token(&m->config, &m->layouts, &shard, 0, 2, speed);
+            oct_token_cost cost;
+            assert_null(
+                oct_predict_token(m, (oct_shard_layout)by, size, 0, OCT_KV_F16, speed, &cost));
             double found = 0, off = 1;
             for (int tries = 0; tries < 5 && fabs(off) > TOLERANCE; tries++) {
                 found = measure(m, size, (oct_shard_layout)by, speed);

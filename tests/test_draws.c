@@ -126,6 +126,22 @@ static void blocks_and_counts(void **state)
         }
 }
 
+/* +0 and -0 are one value, also where they are the edge of what a histogram is made of. */
+static void zeros_are_equal(void **state)
+{
+    (void)state;
+    enum { N = 6000 };
+    float x[N], sorted[N];
+    for (int sign = -1; sign <= 1; sign += 2) {
+        for (int i = 0; i < N; i++)
+            x[i] = i % 3 < 2 ? copysignf(0, (float)(sign * (i % 3 * 2 - 1))) : i % 2 ? 1 : 1e-20f;
+        memcpy(sorted, x, sizeof x);
+        qsort(sorted, N, sizeof *sorted, ascending);
+        for (int k = 1; k <= N; k += 37)
+            assert_true(oct_weighted_quantile(x, NULL, N, 0, 1, N - k + 1) == sorted[N - k]);
+    }
+}
+
 /* A team's draws are those of one thread, each thread works on its part of the scratch, and the
  * samplers move on. */
 static void many_at_once(void **state)
@@ -169,9 +185,8 @@ int main(void)
 {
     rng.state = rig_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_the_same),
-        cmocka_unit_test(special_logits_too),
-        cmocka_unit_test(blocks_and_counts),
+        cmocka_unit_test(draws_are_the_same), cmocka_unit_test(special_logits_too),
+        cmocka_unit_test(blocks_and_counts),  cmocka_unit_test(zeros_are_equal),
         cmocka_unit_test(many_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,8 +14,10 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <octet/machine.h>
 #include <octet/octet.h>
 
+#include "machine_rig.h"
 #include "npy.h"
 
 static const char *const fast_rows[] = {"avx2", "avx512", "amx"};
@@ -482,20 +484,27 @@ static float *eval_together(const oct_model *m, oct_session_params p, const int3
     return logits;
 }
 
+/* A way to divide the work. */
+typedef struct cut {
+    int n_threads;
+    int64_t chunk;
+    const char *topology; /* NULL: this machine's */
+} cut;
+
 static void check_bits(const char *name, const char *isa, oct_act act, const float *first,
                        const float *yardstick)
 {
-    static const oct_session_params cuts[] = {
-        {.n_threads = 2},
-        {.n_threads = 3},
-        {.n_threads = 7},
-        {.n_threads = 1, .chunk = 1},
-        {.n_threads = 1, .chunk = 16},
-        {.n_threads = 3, .chunk = 16},
-        {.n_threads = 2, .chunk = 5},
-        {.n_threads = 4, .topology = "numa:2 core:2 pu:1"},
-        {.n_threads = 9, .topology = "numa:4 core:2 pu:1", .chunk = 7},
-        {.n_threads = 8, .topology = "numa:8 core:1 pu:1", .chunk = 1},
+    static const cut cuts[] = {
+        {2, 0, NULL},
+        {3, 0, NULL},
+        {7, 0, NULL},
+        {1, 1, NULL},
+        {1, 16, NULL},
+        {3, 16, NULL},
+        {2, 5, NULL},
+        {4, 0, "numa:2 core:2 pu:1"},
+        {9, 7, "numa:4 core:2 pu:1"},
+        {8, 1, "numa:8 core:1 pu:1"},
     };
     oct_model *m = open_model(name);
     oct_npy tokens = golden(name, "tokens", 'i', 4);
@@ -504,15 +513,19 @@ static void check_bits(const char *name, const char *isa, oct_act act, const flo
     char what[128];
     const size_t step = act == OCT_ACT_I8 ? 3 : 1; /* less is enough for the second mode */
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i += step) {
-        oct_session_params p = cuts[i];
-        p.isa = isa;
-        p.act = act;
+        oct_machine *machine = machine_like(cuts[i].topology);
+        oct_session_params p = {.n_threads = cuts[i].n_threads,
+                                .chunk = cuts[i].chunk,
+                                .machine = machine,
+                                .isa = isa,
+                                .act = act};
         float *got = eval_alone(m, &p, tokens.data, B, T);
         snprintf(what, sizeof(what), "%s, %s%s, %d threads, chunk %d%s%s", name, isa,
                  act == OCT_ACT_I8 ? ", i8" : "", p.n_threads, p.chunk ? (int)p.chunk : 512,
-                 p.topology ? ", " : "", p.topology ? p.topology : "");
+                 machine ? ", " : "", machine ? cuts[i].topology : "");
         same_bits(what, first, got, n);
         free(got);
+        oct_machine_free(machine);
     }
     oct_session_params p = {.isa = isa, .act = act, .n_threads = 2, .chunk = 37};
     float *got = eval_together(m, p, tokens.data, B, T);
@@ -573,12 +586,8 @@ static void test_bits_i8(void **state)
 static void test_bits_long(void **state)
 {
     (void)state;
-    static const oct_session_params cuts[] = {{.n_threads = 3},
-                                              {.n_threads = 2, .chunk = 16},
-                                              {.n_threads = 2, .chunk = 1},
-                                              {.n_threads = 7},
-                                              {.n_threads = 7, .chunk = 3},
-                                              {.n_threads = 8, .topology = "numa:2 core:4 pu:1"}};
+    static const cut cuts[] = {{3, 0, NULL}, {2, 16, NULL}, {2, 1, NULL},
+                               {7, 0, NULL}, {7, 3, NULL},  {8, 0, "numa:2 core:4 pu:1"}};
     oct_model *m = open_model("tiny-grok");
     oct_npy tokens = golden("tiny-grok", "long_tokens", 'i', 4);
     int64_t n = 8 * oct_model_get_info(m)->n_vocab;
@@ -587,9 +596,12 @@ static void test_bits_long(void **state)
         float *first = eval_long(m, &p, &tokens);
         for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
             char what[128];
-            p = cuts[i];
-            p.kv = (oct_kv_type)kv;
+            oct_machine *machine = machine_like(cuts[i].topology);
+            p.n_threads = cuts[i].n_threads;
+            p.chunk = cuts[i].chunk;
+            p.machine = machine;
             float *got = eval_long(m, &p, &tokens);
+            oct_machine_free(machine);
             snprintf(what, sizeof(what), "long, cache type %d, %d threads, chunk %d", kv,
                      p.n_threads, p.chunk ? (int)p.chunk : 512);
             same_bits(what, first, got, n);

@@ -1,6 +1,6 @@
 /* test_math.c: error bounds of exp, softcap_exp, gelu, sin and cos against the C library in
  * double, what they give for special values, and exponentials of whole rows. `test_math exp`
- * compares the latter with exp for all floats: a minute. */
+ * compares the latter with exp for all floats: a minute on an idle core. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

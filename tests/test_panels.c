@@ -154,7 +154,9 @@ static void several_panels(void **state)
         int64_t n_rows;
     } cases[] = {{NULL, 1, TOKENS}, {NULL, 2, 40}, {NULL, 1, 15}, {"numa:2 core:1 pu:1", 2, 33}};
     weights_make();
-    oct_kernels k = oct_kernel_rows[oct_isa_detect()];
+    const oct_kernels *best;
+    assert_int_equal(oct_kernels_choose(NULL, oct_isa_detect(), &best, NULL), OCT_OK);
+    oct_kernels k = *best;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         k.panels = 1;
         float *one = evaluate(&k, cases[i].machine, cases[i].n_threads, cases[i].n_rows);

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "machine.h"
+#include "machine_rig.h"
 #include "placement.h"
 #include "topology.h"
 
@@ -30,12 +32,14 @@ static float *logits_of(const oct_model *m, const oct_placement *placement, cons
 {
     oct_error err = {0};
     oct_session *s;
-    const oct_session_params p = {.n_threads = 4, .topology = topology, .placement = placement};
+    oct_machine *machine = machine_like(topology);
+    const oct_session_params p = {.n_threads = 4, .machine = machine, .placement = placement};
     float *out = malloc((size_t)oct_model_get_info(m)->n_vocab * sizeof *out);
     assert_int_equal(oct_session_new(m, &p, &s, &err), OCT_OK);
     const oct_batch b = {9, tokens, NULL, NULL};
     assert_int_equal(oct_eval(s, &b, out, &err), OCT_OK);
     oct_session_free(s);
+    oct_machine_free(machine);
     return out;
 }
 
@@ -74,9 +78,11 @@ static void test_own(void **state)
         oct_error err = {0};
         oct_own_report r;
         oct_placement *owned;
-        const oct_own_params p = {.n_threads = 4, .topology = topologies[i], .progress = count};
+        oct_machine *machine = machine_like(topologies[i]);
+        const oct_own_params p = {.n_threads = 4, .machine = machine, .progress = count};
         last_done = 0;
         assert_int_equal(oct_placement_own(m, &p, &owned, &r, &err), OCT_OK);
+        oct_machine_free(machine);
         if (i > 0)
             assert_int_equal(r.n_domains, i == 1 ? 2 : 4);
         assert_int_equal(r.pages_sampled, 0); /* one node, or a machine that is not there */

@@ -11,7 +11,7 @@
 
 #include "grok.h"
 
-/* ---- memory that is refused: the linker leads every realloc here ----------------------------- */
+/* ---- memory that is refused: the linker leads every realloc here ---------------------------- */
 
 static int64_t reallocs, refuse_at = -1; /* all from this one on; -1: none */
 
@@ -22,7 +22,7 @@ void *__wrap_realloc(void *p, size_t n)
     return refuse_at >= 0 && reallocs++ >= refuse_at ? NULL : __real_realloc(p, n);
 }
 
-/* ---- placement ------------------------------------------------------------------------------- */
+/* ---- placement ------------------------------------------------------------------------------ */
 
 static const uint64_t sizes[] = {5000, 8192, 7}; /* padded to 8192, 8192, 4096 */
 
@@ -88,7 +88,7 @@ static void test_placement(void **state)
     refused(20480, 28672, "tensor 't1'"); /* out of order, and a gap */
 }
 
-/* ---- the writer ------------------------------------------------------------------------------ */
+/* ---- the writer ----------------------------------------------------------------------------- */
 
 /* Whichever allocation is refused: an error, and no look at pairs that are not there. */
 static void test_refused_memory(void **state)

@@ -12,10 +12,6 @@
 
 #include "probe.h"
 
-static oct_probe_read_fn *const readers[] = {oct_probe_read__ref, oct_probe_read__avx2,
-                                             oct_probe_read__avx512};
-enum { N_READERS = sizeof readers / sizeof *readers };
-
 /* Every word counts: the sum changes with each of them, wherever it lies. */
 static void test_read_sum(void **state)
 {
@@ -28,25 +24,35 @@ static void test_read_sum(void **state)
         word[i] = z;
         sum += z;
     }
-    for (int r = 0; r < N_READERS && r <= (int)oct_isa_detect(); r++) {
-        assert_true(readers[r](word, WORDS * sizeof *word, 4096) == sum);
+    for (int r = 0; r < oct_n_kernel_rows; r++) {
+        const oct_kernels *row = &oct_kernel_rows[r];
+        if (!row->probes || !oct_kernels_usable(row))
+            continue;
+        assert_true(row->probes->read(word, WORDS * sizeof *word, 4096) == sum);
         for (int i = 0; i < WORDS; i += 7) {
             word[i] += 3;
-            assert_true(readers[r](word, WORDS * sizeof *word, 0) == sum + 3);
+            assert_true(row->probes->read(word, WORDS * sizeof *word, 0) == sum + 3);
             word[i] -= 3;
         }
-        assert_true(readers[r](word, 0, 4096) == 0);
+        assert_true(row->probes->read(word, 0, 4096) == 0);
     }
     free(word);
+}
+
+/* All probes of all rows, one after the other; NULL: not on this CPU. */
+static const oct_probe *probe_at(int i)
+{
+    return oct_probe_find((oct_probe_kind)(i % OCT_PROBE_KINDS),
+                          &oct_kernel_rows[i / OCT_PROBE_KINDS]);
 }
 
 /* Twice the rounds must not be free. */
 static void test_rounds_cost(void **state)
 {
     (void)state;
-    for (int i = 0; i < oct_n_probes; i++) {
-        const oct_probe *p = &oct_probes[i];
-        if (p->isa > oct_isa_detect() || (p->available && !p->available()))
+    for (int i = 0; i < oct_n_kernel_rows * OCT_PROBE_KINDS; i++) {
+        const oct_probe *p = probe_at(i);
+        if (!p)
             continue;
         double best[2] = {1e9, 1e9};
         for (int k = 0; k < 10; k++) {
@@ -76,19 +82,19 @@ static void test_peaks(void **state)
 {
     (void)state;
     oct_team *team = team_of(1);
-    oct_isa best = oct_isa_detect();
-    const oct_probe *ref_f32 = oct_probe_find(OCT_PROBE_F32, OCT_ISA_REF);
+    const oct_kernels *ref_row = &oct_kernel_rows[OCT_KERNELS_REF];
+    const oct_probe *ref_f32 = oct_probe_find(OCT_PROBE_F32, ref_row);
     assert_non_null(ref_f32);
     double ref = oct_probe_peak(team, ref_f32, 0.02);
-    for (int i = 0; i < oct_n_probes; i++) {
-        const oct_probe *p = &oct_probes[i];
-        if (p->isa > best || (p->available && !p->available()))
+    for (int i = 0; i < oct_n_kernel_rows * OCT_PROBE_KINDS; i++) {
+        const oct_probe *p = probe_at(i);
+        if (!p)
             continue;
         double peak = oct_probe_peak(team, p, 0.02);
         print_message("%-26s %.4f TOPS\n", p->name, peak * 1e-12);
         /* No core does less than 0.1 operations a nanosecond or more than 100 a picosecond. */
         assert_true(peak > 1e8 && peak < 1e14);
-        if (p->kind == OCT_PROBE_INT && p->isa > OCT_ISA_REF)
+        if (i % OCT_PROBE_KINDS == OCT_PROBE_INT && i >= OCT_PROBE_KINDS)
             assert_true(peak > ref);
     }
     oct_team_free(team);
@@ -104,9 +110,11 @@ static void test_read_rate(void **state)
     for (int n = 1; n <= 2; n++) {
         oct_team *team = team_of(n);
         const oct_probe_span spans[] = {{data, bytes / 2}, {data + bytes / 2, bytes / 2}};
-        for (int isa = 0; isa <= (int)oct_isa_detect(); isa++) {
-            double rate = oct_probe_read(team, (oct_isa)isa, 4096, spans, 2) * 1e-9;
-            print_message("%d threads, %s: %.1f GB/s\n", n, oct_kernel_rows[isa].name, rate);
+        for (const oct_kernels *k = oct_kernel_rows; k < oct_kernel_rows + oct_n_kernel_rows; k++) {
+            if (!oct_kernels_usable(k))
+                continue;
+            double rate = oct_probe_read(team, k, 4096, spans, 2) * 1e-9;
+            print_message("%d threads, %s: %.1f GB/s\n", n, k->name, rate);
             assert_true(rate > 0.1 && rate < 1e5);
         }
         oct_team_free(team);
@@ -117,17 +125,41 @@ static void test_read_rate(void **state)
 static void test_find(void **state)
 {
     (void)state;
-    for (int isa = 0; isa <= (int)oct_isa_detect(); isa++) {
-        for (int kind = 0; kind < 2; kind++) {
-            const oct_probe *p = oct_probe_find((oct_probe_kind)kind, (oct_isa)isa);
-            assert_non_null(p);
-            assert_int_equal(p->kind, kind);
-            assert_true((int)p->isa <= isa);
-            if (isa <= OCT_ISA_AVX512)
-                assert_int_equal(p->isa, isa);
+    for (const oct_kernels *k = oct_kernel_rows; k < oct_kernel_rows + oct_n_kernel_rows; k++) {
+        for (int kind = 0; kind < OCT_PROBE_KINDS; kind++) {
+            const oct_probe *p = oct_probe_find((oct_probe_kind)kind, k);
+            if (!oct_kernels_usable(k))
+                assert_null(p);
+            else if (kind != OCT_PROBE_BF16)
+                assert_non_null(p);
+            if (p && kind == OCT_PROBE_INT)
+                assert_in_range(p->passes16, 1, 2);
         }
     }
-    assert_int_equal(oct_probe_find(OCT_PROBE_INT, OCT_ISA_AVX2)->passes16, 1);
+    const oct_kernels *avx2 = oct_kernels_find("avx2");
+    if (avx2 && oct_kernels_usable(avx2))
+        assert_int_equal(oct_probe_find(OCT_PROBE_INT, avx2)->passes16, 1);
+}
+
+/* A row may have no probes: none is found, and reading is measured all the same; or some that need
+ * more than this CPU has. */
+static void test_row_without_probes(void **state)
+{
+    (void)state;
+    oct_kernels row = oct_kernel_rows[OCT_KERNELS_REF];
+    const oct_probe beyond = {.name = "not here", .needs = ~oct_isa_detect()};
+    const oct_probe_set set = {row.probes->read, {&beyond, NULL, NULL}};
+    assert_non_null(oct_probe_find(OCT_PROBE_INT, &row));
+    row.probes = &set;
+    assert_null(oct_probe_find(OCT_PROBE_INT, &row));
+    assert_null(oct_probe_find(OCT_PROBE_F32, &row));
+    row.probes = NULL;
+    assert_null(oct_probe_find(OCT_PROBE_INT, &row));
+    static const uint64_t data[512] = {1};
+    const oct_probe_span span = {data, sizeof data};
+    oct_team *team = team_of(1);
+    assert_true(oct_probe_read(team, &row, 0, &span, 1) > 0);
+    oct_team_free(team);
 }
 
 static void wait_for_other(void *ctx, int thread, int n_threads)
@@ -164,7 +196,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read_sum), cmocka_unit_test(test_rounds_cost),
         cmocka_unit_test(test_peaks),    cmocka_unit_test(test_read_rate),
-        cmocka_unit_test(test_find),     cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_find),     cmocka_unit_test(test_row_without_probes),
+        cmocka_unit_test(test_barrier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

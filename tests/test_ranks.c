@@ -16,6 +16,8 @@
 #include "shard.h"
 #include "convert.h"
 #include "hparams.h"
+#include "machine.h"
+#include "machine_rig.h"
 #include "thread_ranks.h"
 
 /* What rank 0 must have folded: per chunk the embedding, and in every layer the experts' vectors,
@@ -77,7 +79,9 @@ static void check_model(const char *name, const char *isa)
 static void test_models(void **state)
 {
     (void)state;
-    const char *isa = oct_kernel_rows[oct_isa_detect()].name;
+    const oct_kernels *best;
+    assert_int_equal(oct_kernels_choose(NULL, oct_isa_detect(), &best, NULL), OCT_OK);
+    const char *isa = best->name;
     check_model("tiny-grok", isa);
     check_model("odd", isa);
     check_model("dense", isa);
@@ -95,11 +99,12 @@ static void test_domains(void **state)
     job one = {
         .model = m, .params = {.n_threads = 1}, .tokens = tokens, .B = 1, .T = 12, .n_ranks = 1};
     float *want = run_job(&one);
+    oct_machine *two_nodes = machine_like("numa:2 core:2 pu:1");
     for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
         job many = one;
         many.n_ranks = 2;
         many.params.shard = (oct_shard_layout)by;
-        many.params.topology = "numa:2 core:2 pu:1";
+        many.params.machine = two_nodes;
         many.params.n_threads = 4;
         float *got = run_job(&many);
         assert_memory_equal(want, got,
@@ -107,6 +112,7 @@ static void test_domains(void **state)
         free(got);
     }
     free(want);
+    oct_machine_free(two_nodes);
     oct_model_close(m);
 }
 
@@ -138,12 +144,13 @@ static void test_six_slices(void **state)
                .T = 12,
                .n_ranks = 1};
     float *want = run_job(&one);
+    oct_machine *two_nodes = machine_like("numa:2 core:1 pu:1");
     for (int ranks = 3; ranks <= 6; ranks += 3)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
             job many = one;
             many.n_ranks = ranks;
             many.params.shard = (oct_shard_layout)by;
-            many.params.topology = "numa:2 core:1 pu:1";
+            many.params.machine = two_nodes;
             many.params.n_threads = 2;
             float *got = run_job(&many);
             assert_memory_equal(want, got, (size_t)(12 * c.n_vocab) * sizeof(float));
@@ -151,6 +158,7 @@ static void test_six_slices(void **state)
             free(got);
         }
     free(want);
+    oct_machine_free(two_nodes);
     oct_model_close(m);
     close(p.fd);
 }

@@ -12,7 +12,6 @@
 
 #include "cpu_impl.h"
 #include "plan.h"
-#include "route.h"
 #include "threads.h"
 #include "topology.h"
 

@@ -11,7 +11,7 @@
 
 #include "logit_shapes.h"
 #include "plain_sampler.h"
-#include "threads.h"
+#include "machine.h"
 
 enum { N = 131072, RUNS = 5 };
 

@@ -18,6 +18,7 @@
 #include "model_impl.h"
 #include "rig.h"
 #include "convert.h"
+#include "machine.h"
 #include "session_impl.h"
 #include "threads.h"
 #include "grok.h"
@@ -416,12 +417,14 @@ static oct_status play(job *j, oct_session *s, oct_error *err)
 static void check_play(const float *want, int ranks, oct_shard_layout by, const char *topology,
                        int n_threads)
 {
+    oct_machine *machine;
+    MUST(oct_machine_load(topology, &machine, &must));
     job j = {.model = model,
              .params = {.n_ctx = 1024,
                         .n_seqs = 4,
                         .n_threads = n_threads,
                         .chunk = 48,
-                        .topology = topology,
+                        .machine = machine,
                         .shard = by},
              .tokens = text,
              .B = 1,
@@ -440,6 +443,7 @@ static void check_play(const float *want, int ranks, oct_shard_layout by, const 
             fail_msg("%d ranks, layout %d, %s: result %d differs", ranks, (int)by,
                      topology ? topology : "no domains", r);
     free(got);
+    oct_machine_free(machine);
 }
 
 static void test_play(void **state)

@@ -12,6 +12,7 @@
 #include "comm.h"
 #include "kernels.h"
 #include "octet.h"
+#include "session_impl.h"
 
 enum { MAX_RANKS = 8 };
 
@@ -51,7 +52,7 @@ static oct_status thread_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
     }
     show(c, x);
     oct_fold f;
-    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_ISA_REF].add);
+    oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_KERNELS_REF].add);
     for (int r = 0; r < c->size; r++) {
         memcpy(oct_fold_next(&f), h->place[r], (size_t)n * sizeof *x);
         oct_fold_push(&f);
@@ -115,6 +116,7 @@ struct job {
     oct_model *const *parts; /* [n_ranks] models that the ranks use instead; NULL: all use model */
     oct_session_params params;
     const oct_placement *placement[MAX_RANKS]; /* of each rank's weights */
+    const oct_devices *devices[MAX_RANKS];     /* and beside its CPU */
     const int32_t *tokens;                     /* [B][T] */
     int64_t B, T;
     int n_ranks;
@@ -177,7 +179,8 @@ static void *run_rank(void *arg)
     p.n_seqs = p.n_seqs ? p.n_seqs : j->B;
     p.placement = j->placement[a->rank];
     oct_session *s;
-    oct_status status = oct_session_new(j->parts ? j->parts[a->rank] : j->model, &p, &s, err);
+    oct_status status = oct_session_new_on(j->parts ? j->parts[a->rank] : j->model, &p,
+                                           j->devices[a->rank], &s, err);
     if (status == OCT_OK) {
         status = a->rank > 0 ? oct_session_serve(s, err) : (j->lead ? j->lead : lead)(j, s, err);
         oct_session_free(s);

@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +26,6 @@ static void message(const char *prefix, const char *fmt, va_list ap)
     oct_error clean = {0};
     vsnprintf(line, sizeof line, fmt, ap);
     (void)oct_fail(&clean, OCT_ERR_ARG, "%s", line); /* for its treatment of odd characters */
-    fflush(stdout);
     fprintf(stderr, "octet: %s%s\n", prefix, clean.text);
 }
 
@@ -43,49 +45,62 @@ void oct_cli_warning(const char *fmt, ...)
     va_end(ap);
 }
 
-int oct_cli_fail(const oct_error *err)
-{
-    if (err->status == OCT_ERR_CANCELLED) {
-        oct_cli_error("interrupted");
-        return oct_cli_interrupt_code();
-    }
-    oct_cli_error("%s", err->text);
-    return OCT_EXIT_ERROR;
-}
-
 /* ---- signals -------------------------------------------------------------------------------- */
 
+enum { GRACE_SECONDS = 1, STACK_LEAST = 512 << 10 };
+
 static volatile int cancel_flag;
-static volatile sig_atomic_t signal_seen;
+static volatile sig_atomic_t signal_seen, conversing;
 static char temp_path[PATH_MAX];
 static volatile sig_atomic_t temp_set;
 
-static void on_signal(int sig)
+/* The end of the process that no code waits for. Safe in a handler. */
+static void end_now(int sig, const char *line)
 {
-    if (cancel_flag) {
-        if (temp_set)
-            unlink(temp_path);
-        _exit(128 + sig);
-    }
-    signal_seen = sig;
-    cancel_flag = 1;
+    struct pollfd to = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (temp_set)
+        unlink(temp_path);
+    if (poll(&to, 1, 0) == 1)
+        (void)!write(STDERR_FILENO, line, strlen(line));
+    _exit(128 + sig);
 }
 
-void oct_cli_signals(void)
+/* Signals that end the process. What is in progress sees the flag and ends by itself; if it does
+ * not, be it that it waits for a file that never opens, SIGALRM ends the process all the same. */
+static void on_signal(int sig)
 {
-    static const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
+    if (sig == SIGXCPU)
+        end_now(sig, "octet: the limit of processor time is reached (ulimit -t)\n");
+    if (sig == SIGALRM || cancel_flag)
+        end_now(sig == SIGALRM ? signal_seen : sig, "octet: interrupted\n");
+    signal_seen = sig;
+    cancel_flag = 1;
+    if (sig != SIGINT || !conversing)
+        alarm(GRACE_SECONDS);
+}
+
+static void take_signals(void)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
     struct sigaction sa;
     memset(&sa, 0, sizeof sa);
     sigemptyset(&sa.sa_mask);
     sa.sa_handler = on_signal; /* without SA_RESTART: a blocked read returns and sees the flag */
-    for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         struct sigaction old;
         /* A signal that the parent chose to ignore (nohup) stays ignored. */
-        if (sigaction(sigs[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            sigaction(sigs[i], &sa, NULL);
+        if (sigaction(ends[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(ends[i], &sa, NULL);
     }
+    sigaction(SIGALRM, &sa, NULL);
+    sa.sa_handler = SIG_DFL; /* those who start processes wait for them */
+    sigaction(SIGCHLD, &sa, NULL);
+    /* Writing fails instead, and the error is reported: a closed pipe, a file beyond its limit. */
     sa.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &sa, NULL);
+    sigaction(SIGXFSZ, &sa, NULL);
+    /* What is blocked was so for the parent's sake. */
+    sigprocmask(SIG_SETMASK, &sa.sa_mask, NULL);
 }
 
 const volatile int *oct_cli_cancel_flag(void)
@@ -95,7 +110,14 @@ const volatile int *oct_cli_cancel_flag(void)
 
 void oct_cli_cancel_reset(void)
 {
+    alarm(0);
     cancel_flag = 0;
+}
+
+bool oct_cli_converse(void)
+{
+    conversing = 1;
+    return !cancel_flag;
 }
 
 int oct_cli_interrupt_code(void)
@@ -112,46 +134,172 @@ void oct_cli_temp_file(const char *path)
     }
 }
 
-/* ---- output --------------------------------------------------------------------------------- */
+int oct_cli_fail(const oct_error *err)
+{
+    /* After a signal a system call that was interrupted may be what failed. */
+    if (err->status == OCT_ERR_CANCELLED || (cancel_flag && err->status == OCT_ERR_IO)) {
+        oct_cli_error("interrupted");
+        return oct_cli_interrupt_code();
+    }
+    oct_cli_error("%s", err->text);
+    return OCT_EXIT_ERROR;
+}
+
+/* ---- standard streams ------------------------------------------------------------------------ */
+
+/* Waits until the descriptor can be read or written, or either would fail at once; false: not yet,
+ * but a signal came. One between the look at the flag and the wait is seen by the next look. */
+static bool wait_for(int fd, short events)
+{
+    for (;;) {
+        bool cancelled = cancel_flag != 0;
+        struct pollfd p = {.fd = fd, .events = events};
+        int n = poll(&p, 1, cancelled ? 0 : 100);
+        if (n > 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+            return true;
+        if (cancelled)
+            return false;
+    }
+}
+
+/* As read, but waits where the stream does not block: whoever else has it may have made it so. */
+static ssize_t receive(int fd, char *buf, size_t n)
+{
+    for (;;) {
+        if (!wait_for(fd, POLLIN)) {
+            errno = EINTR;
+            return -1;
+        }
+        ssize_t k = read(fd, buf, n);
+        if (k >= 0 || (errno != EINTR && errno != EAGAIN))
+            return k;
+    }
+}
+
+/* Writes all, waiting likewise; false and errno: EINTR if a signal came and it cannot go on. */
+static bool send_all(int fd, const char *text, size_t n)
+{
+    while (n > 0) {
+        ssize_t k = write(fd, text, n);
+        if (k >= 0) {
+            text += k;
+            n -= (size_t)k;
+        } else if (errno == EAGAIN) {
+            if (!wait_for(fd, POLLOUT)) {
+                errno = EINTR;
+                return false;
+            }
+        } else if (errno != EINTR || cancel_flag) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ssize_t stdin_read(void *cookie, char *buf, size_t n)
+{
+    (void)cookie;
+    return receive(STDIN_FILENO, buf, n);
+}
+
+static ssize_t stderr_write(void *cookie, const char *text, size_t n)
+{
+    (void)cookie;
+    return send_all(STDERR_FILENO, text, n) ? (ssize_t)n : 0;
+}
+
+/* A standard stream that is closed would be given to the next file that is opened, and what is said
+ * would be written into that. Its number is taken by a descriptor that can be neither read nor
+ * written, as before. In glibc stdin and stderr are variables. */
+static void take_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/", O_PATH);
+    static const cookie_io_functions_t in = {.read = stdin_read}, err = {.write = stderr_write};
+    FILE *f =
+        isatty(STDIN_FILENO) ? NULL : fopencookie(NULL, "r", in); /* libedit has its own way */
+    if (f)
+        stdin = f;
+    f = fopencookie(NULL, "w", err);
+    if (f) {
+        setvbuf(f, NULL, _IONBF, 0);
+        stderr = f;
+    }
+}
+
+/* Leaves a second to say so before the system kills for processor time, and raises the limit of the
+ * stack if it is too small. False: it cannot be, which has been said. */
+static bool take_limits(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_CPU, &r) == 0 && r.rlim_cur == r.rlim_max && r.rlim_cur != RLIM_INFINITY &&
+        r.rlim_cur > 1) {
+        r.rlim_cur--;
+        setrlimit(RLIMIT_CPU, &r);
+    }
+    if (getrlimit(RLIMIT_STACK, &r) != 0 || r.rlim_cur >= STACK_LEAST)
+        return true;
+    rlim_t stack = r.rlim_cur;
+    r.rlim_cur = STACK_LEAST;
+    if (r.rlim_max < STACK_LEAST)
+        r.rlim_max = STACK_LEAST; /* root may */
+    pthread_attr_t attr;
+    if (setrlimit(RLIMIT_STACK, &r) != 0) {
+        oct_cli_error("the stack may have %d KiB, but %d KiB are needed (ulimit -s)",
+                      (int)(stack >> 10), STACK_LEAST >> 10);
+        return false;
+    }
+    if (pthread_attr_init(&attr) == 0) { /* threads took theirs from the old limit */
+        if (pthread_attr_setstacksize(&attr, STACK_LEAST) == 0)
+            pthread_setattr_default_np(&attr);
+        pthread_attr_destroy(&attr);
+    }
+    return true;
+}
+
+bool oct_cli_start(void)
+{
+    take_streams();
+    take_signals();
+    return take_limits();
+}
 
 static int out_errno;
 
 bool oct_cli_out(const char *text, size_t n)
 {
-    if (out_errno)
-        return false;
-    errno = 0;
-    if (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0)
-        out_errno = errno ? errno : EIO;
+    if (!out_errno && !send_all(STDOUT_FILENO, text, n))
+        out_errno = errno;
     return out_errno == 0;
 }
 
 bool oct_cli_outf(const char *fmt, ...)
 {
-    if (out_errno)
-        return false;
+    char *text = NULL;
     va_list ap;
-    errno = 0;
     va_start(ap, fmt);
-    int n = vfprintf(stdout, fmt, ap);
+    int n = vasprintf(&text, fmt, ap);
     va_end(ap);
-    if (n < 0 || fflush(stdout) != 0)
-        out_errno = errno ? errno : EIO;
-    return out_errno == 0;
+    if (n < 0) {
+        out_errno = out_errno ? out_errno : ENOMEM;
+        return false;
+    }
+    bool ok = oct_cli_out(text, (size_t)n);
+    free(text);
+    return ok;
 }
 
 int oct_cli_out_end(void)
 {
-    errno = 0;
-    if (!out_errno && fflush(stdout) != 0)
-        out_errno = errno ? errno : EIO;
     if (!out_errno || out_errno == EPIPE)
         return OCT_EXIT_OK;
-    oct_cli_error("cannot write to standard output: %s", strerror(out_errno));
-    return OCT_EXIT_ERROR;
+    oct_error err = {0};
+    (void)oct_fail(&err, OCT_ERR_IO, "cannot write to standard output: %s", strerror(out_errno));
+    return oct_cli_fail(&err);
 }
 
-/* ---- input, numbers, time ------------------------------------------------------------------- */
+/* ---- input, numbers ------------------------------------------------------------------------- */
 
 static oct_status read_all(int fd, const char *name, size_t max_bytes, char **text, size_t *n_out,
                            oct_error *err)
@@ -170,11 +318,9 @@ static oct_status read_all(int fd, const char *name, size_t max_bytes, char **te
             buf = more;
             room *= 2;
         }
-        ssize_t k = cancel_flag ? -1 : read(fd, buf + n, room - n - 1);
+        ssize_t k = cancel_flag ? -1 : receive(fd, buf + n, room - n - 1);
         if (k < 0) {
             int e = errno;
-            if (!cancel_flag && e == EINTR)
-                continue;
             free(buf);
             if (cancel_flag)
                 return oct_fail(err, OCT_ERR_CANCELLED, "%s: interrupted", name);
@@ -202,7 +348,8 @@ oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t 
         return read_all(STDIN_FILENO, "standard input", max_bytes, text, n, err);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return oct_fail(err, OCT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+        return oct_fail(err, cancel_flag ? OCT_ERR_CANCELLED : OCT_ERR_IO, "%s: cannot open: %s",
+                        path, strerror(errno));
     struct stat st;
     oct_status s = OCT_OK;
     if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
@@ -219,17 +366,4 @@ uint64_t oct_cli_random(void)
     if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r)
         r = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return r;
-}
-
-const char *oct_cli_bytes(uint64_t n, char buf[24])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double x = (double)n;
-    int u = 0;
-    while (x >= 1024 && u < 6) {
-        x /= 1024;
-        u++;
-    }
-    snprintf(buf, 24, u == 0 ? "%.0f %s" : x < 10 ? "%.2f %s" : "%.1f %s", x, units[u]);
-    return buf;
 }

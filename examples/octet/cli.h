@@ -8,13 +8,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "octet.h"
+#include <octet/octet.h>
 
 enum {
     OCT_EXIT_OK = 0,
     OCT_EXIT_ERROR = 1,        /* the work could not be done; one line on stderr says why */
     OCT_EXIT_USAGE = 2,        /* the command line makes no sense */
-    OCT_EXIT_INTERRUPTED = 130 /* Ctrl-C; 128 + signal for SIGTERM and SIGHUP */
+    OCT_EXIT_INTERRUPTED = 130 /* Ctrl-C; 128 + signal for SIGTERM and others */
 };
 
 /* ---- messages (stderr, one line, control characters replaced) -------------------------------- */
@@ -63,15 +63,15 @@ typedef struct oct_opt {
         .letter = (l), .name = (n), .kind = OCT_OPT_CHOICE, .value = (v), .arg = (words), \
         .help = (text)                                                                    \
     }
-#define OCT_ROW_INT(l, n, v, least, most, word, text)                                 \
-    {                                                                                 \
-        .letter = (l), .name = (n), .kind = OCT_OPT_INT, .value = (v), .lo = (least), \
-        .hi = (most), .arg = (word), .help = (text)                                   \
+#define OCT_ROW_INT(l, n, v, min, max, word, text)                                               \
+    {                                                                                            \
+        .letter = (l), .name = (n), .kind = OCT_OPT_INT, .value = (v), .lo = (min), .hi = (max), \
+        .arg = (word), .help = (text)                                                            \
     }
-#define OCT_ROW_REAL(l, n, v, least, most, word, text)                                 \
-    {                                                                                  \
-        .letter = (l), .name = (n), .kind = OCT_OPT_REAL, .value = (v), .lo = (least), \
-        .hi = (most), .arg = (word), .help = (text)                                    \
+#define OCT_ROW_REAL(l, n, v, min, max, word, text)                                               \
+    {                                                                                             \
+        .letter = (l), .name = (n), .kind = OCT_OPT_REAL, .value = (v), .lo = (min), .hi = (max), \
+        .arg = (word), .help = (text)                                                             \
     }
 #define OCT_ROW_U64(l, n, v, was_given, word, text)                                          \
     {                                                                                        \
@@ -98,35 +98,40 @@ int oct_cli_parse(const oct_cli *cli, int argc, char **argv, int *first_arg);
 /* The name of the list that is most like `word`, NULL if none is near. For "did you mean". */
 const char *oct_cli_nearest(const char *word, const char *const *names, int n);
 
-/* ---- signals -------------------------------------------------------------------------------- */
+/* ---- what the process inherits -------------------------------------------------------------- */
 
-/* SIGINT, SIGTERM and SIGHUP raise the cancel flag once; the second one removes the temporary file
- * and ends the process at once. SIGPIPE is ignored (writes fail with EPIPE). */
-void oct_cli_signals(void);
+/* Called first. Standard streams: closed ones stay unusable, but no file that is opened later takes
+ * their numbers; those that do not block are waited for. Signals: SIGINT, SIGTERM, SIGHUP,
+ * SIGUSR1 and SIGUSR2 raise the cancel flag, unless the parent ignores them; a second one, or a
+ * second of time, removes the temporary file and ends the process. None is blocked. SIGPIPE and
+ * SIGXFSZ are ignored: writes fail with EPIPE and EFBIG. Limits: that of processor time ends the
+ * process with a line; false if the stack is too small for anything, which has been said. */
+bool oct_cli_start(void);
 const volatile int *oct_cli_cancel_flag(void); /* non-zero once a signal came */
+/* From now on SIGINT stops what is generated, however long that takes, and not the process. False:
+ * a signal came before. */
+bool oct_cli_converse(void);
 void oct_cli_cancel_reset(void);  /* for conversations: the signal has been dealt with */
 int oct_cli_interrupt_code(void); /* 128 + the signal that came */
-/* File to remove when a second signal ends the process; NULL: none. The path is copied. */
+/* File to remove when the process is ended while it works; NULL: none. The path is copied. */
 void oct_cli_temp_file(const char *path);
 
 /* ---- output (stdout) ------------------------------------------------------------------------- */
 
-/* Writes and flushes. False once stdout is closed or full: stop working then and return
- * oct_cli_out_end(). */
+/* Writes at once. False once stdout is closed or full, or cannot be written when a signal comes:
+ * stop working then and return oct_cli_out_end(). */
 bool oct_cli_out(const char *text, size_t n);
 bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);
 
-/* ---- input, numbers, time -------------------------------------------------------------------- */
+/* ---- input, numbers -------------------------------------------------------------------------- */
 
 /* A whole file, or stdin for "-". *text is malloc'd and NUL-terminated, *n without the NUL. Refuses
  * directories and more than max_bytes. Interrupted by the cancel flag. */
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
 uint64_t oct_cli_random(void);
-/* "1.5 GiB" into buf; returns buf. */
-const char *oct_cli_bytes(uint64_t n, char buf[24]);
 
 #endif

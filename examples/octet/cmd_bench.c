@@ -6,7 +6,7 @@
 
 #include "bench.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "ranks.h"
 
 enum { N_LISTS = 6 };
@@ -106,7 +106,7 @@ static bool parse_lists(oct_bench *b, const char *text[N_LISTS])
            parse_list("--attention", text[5], 1, 1024, &b->attention);
 }
 
-static int64_t most(const oct_bench_list *l)
+static int64_t max_of(const oct_bench_list *l)
 {
     int64_t m = 0;
     for (int i = 0; i < l->n; i++)
@@ -117,28 +117,28 @@ static int64_t most(const oct_bench_list *l)
 /* Whether the largest session fits the context and the memory; -1 to go on. */
 static int check(const oct_bench *b)
 {
-    int64_t longest = most(&b->prompts) > b->n_decode + 1 ? most(&b->prompts) : b->n_decode + 1;
-    int64_t need = most(&b->depths) + longest, n_ctx = oct_model_get_info(b->model)->n_ctx;
+    int64_t longest = max_of(&b->prompts) > b->n_decode + 1 ? max_of(&b->prompts) : b->n_decode + 1;
+    int64_t need = max_of(&b->depths) + longest, n_ctx = oct_model_get_info(b->model)->n_ctx;
     if (need > n_ctx) {
         oct_cli_error("bench: depth and tokens come to %lld positions, the model has %lld",
                       (long long)need, (long long)n_ctx);
         return OCT_EXIT_USAGE;
     }
     oct_cli_session o = {.model = b->path,
-                         .n_threads = most(&b->threads),
+                         .n_threads = max_of(&b->threads),
                          .chunk = b->chunk,
                          .kv = b->kv,
                          .shard = b->shard,
                          .replicate_attention = b->replicate_attention,
                          .force = b->force};
     oct_session_params p;
-    oct_cli_session_params(&o, need, most(&b->batches), &p);
+    oct_cli_session_params(&o, need, max_of(&b->batches), &p);
     return oct_cli_fits(&o, b->model, &p, 0);
 }
 
 static oct_status run_threads(oct_bench *b, oct_bench_rig *r, json_t *probes, oct_error *err)
 {
-    if (!oct_ranks_comm())
+    if (!oct_ranks_job())
         json_array_append_new(probes, oct_bench_probes(r, b->repeats));
     for (int d = 0; d < b->depths.n; d++)
         for (int p = 0; p < b->prompts.n; p++)
@@ -160,7 +160,7 @@ static oct_status run(oct_bench *b, json_t *probes, oct_error *err)
         oct_bench_rig rig;
         char path[PATH_MAX];
         if (t > 0) { /* owned weights are placed for a number of threads */
-            oct_model_close(b->model);
+            oct_ranks_close(b->model);
             b->model = NULL;
             OCT_TRY(oct_model_open(oct_ranks_path(b->path, path), &b->model, err));
         }
@@ -182,8 +182,8 @@ static json_t *model_facts(const oct_bench *b)
              (long long)i->n_layers, (long long)i->d_model, (long long)i->d_ff,
              (long long)i->n_experts_used, (long long)i->n_experts, (long long)i->n_vocab);
     snprintf(print, sizeof print, "%016llx", (unsigned long long)i->fingerprint);
-    snprintf(weights, sizeof weights, "%s, %s read per token", oct_cli_bytes(i->weight_bytes, a),
-             oct_cli_bytes(i->active_bytes, c));
+    snprintf(weights, sizeof weights, "%s, %s read per token", oct_memory_text(i->weight_bytes, a),
+             oct_memory_text(i->active_bytes, c));
     return json_pack("{s:s, s:s, s:s, s:s}", "model", b->synthetic ? "synthetic grok-1" : b->path,
                      "shape", shape, "weights", weights, "fingerprint", print);
 }
@@ -197,7 +197,7 @@ static int work(oct_bench *b)
     json_t *probes = json_array();
     b->rows = json_array();
     oct_status s = run(b, probes, &err);
-    if (s == OCT_OK && oct_ranks_comm())
+    if (s == OCT_OK && oct_ranks_job())
         s = oct_bench_exchange(b, &err);
     if (s == OCT_OK && b->simulate) {
         const json_t *rate = json_object_get(json_array_get(b->rows, 0), "gb_per_second");
@@ -209,7 +209,7 @@ static int work(oct_bench *b)
     } else if (s == OCT_OK) {
         json_t *all = json_pack("{s:o, s:o, s:O, s:O}", "machine", oct_bench_machine(b), "model",
                                 model_facts(b), "probes", probes, "rows", b->rows);
-        if (oct_ranks_comm())
+        if (oct_ranks_job())
             json_object_set_new(all, "pace", oct_bench_pace(b));
         code = oct_bench_print(b, all);
         json_decref(all);
@@ -224,13 +224,14 @@ static int work(oct_bench *b)
 /* Kernels and number of threads as any session would choose them. */
 static oct_status choose(oct_bench *b, oct_error *err)
 {
-    oct_session_params p = {.chunk = 1, .n_ctx = 1, .comm = oct_ranks_comm()};
+    oct_session_params p = {.chunk = 1, .n_ctx = 1, .comm = oct_job_comm(oct_ranks_job())};
     p.shard = oct_model_get_info(b->model)->part_by;
-    oct_isa isa;
     OCT_TRY(oct_session_estimate(b->model, &p, &b->need, err));
-    if (!oct_isa_parse(b->need.isa, &isa))
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "bench: unknown kernels '%s'", b->need.isa);
-    b->kernels = &oct_kernel_rows[isa];
+    b->kernels = b->need.isa;
+    bool integer = oct_instruction_find(b->kernels, OCT_PROBE_INT) >= 0;
+    if (!integer || oct_instruction_find(b->kernels, OCT_PROBE_F32) < 0)
+        oct_cli_warning("the %s kernels have no probe of their %s peak: no share of it is printed",
+                        b->kernels, integer ? "f32" : "integer");
     if (b->threads.n == 0)
         b->threads = (oct_bench_list){{b->need.n_threads}, 1};
     return OCT_OK;
@@ -253,7 +254,7 @@ static int open_and_work(oct_bench *b)
     code = s != OCT_OK ? oct_cli_fail(&err) : b->simulate ? oct_bench_simulate(b, 0) : -1;
     if (code < 0)
         code = work(b);
-    oct_model_close(b->model);
+    oct_ranks_close(b->model);
     if (fd >= 0)
         close(fd);
     return code;
@@ -287,7 +288,7 @@ int oct_cmd_bench(int argc, char **argv)
     int code = parse(&b, text, argc, argv);
     if (code >= 0)
         return code;
-    if (!parse_lists(&b, text) || (oct_ranks_comm() && !fits_ranks(&b)))
+    if (!parse_lists(&b, text) || (oct_ranks_job() && !fits_ranks(&b)))
         return OCT_EXIT_USAGE;
     if (b.simulate) {
         b.prompts = (oct_bench_list){{0}, 1};

@@ -2,9 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
-#include "convert.h"
 #include "progress.h"
 
 typedef struct convert_state {
@@ -79,8 +81,9 @@ static void show_report(const convert_state *r, const oct_convert_report *report
     const oct_model_info *c = &report->model;
     char in[24], out[24];
     fprintf(stderr, "%s: %lld files, %s -> %s: %lld tensors, %s, verified\n",
-            report->checkpoint_dir, (long long)report->n_files, oct_cli_bytes(report->in_bytes, in),
-            r->params.out, (long long)report->n_tensors, oct_cli_bytes(report->out_bytes, out));
+            report->checkpoint_dir, (long long)report->n_files,
+            oct_memory_text(report->in_bytes, in), r->params.out, (long long)report->n_tensors,
+            oct_memory_text(report->out_bytes, out));
     fprintf(stderr,
             "%s: %lld layers, d %lld, %lld query and %lld KV heads of %lld, FFN %lld, "
             "%lld experts (%lld used), vocabulary %lld, context %lld, %lld slices\n",
@@ -104,7 +107,6 @@ int oct_cmd_convert(int argc, char **argv)
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_cli_signals();
     r.params.cancel = oct_cli_cancel_flag();
     r.params.progress_ctx = &r.progress;
     oct_status s = oct_convert(&r.params, &report, &err);

@@ -1,7 +1,9 @@
 /* octet export: from a model file to one for llama.cpp. */
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
-#include "convert.h"
 #include "progress.h"
 
 typedef struct export_state {
@@ -76,7 +78,7 @@ int oct_cmd_export(int argc, char **argv)
         return oct_cli_fail(&err);
     char bytes[24];
     fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.params.model,
-            r.params.out, oct_cli_bytes(report.bytes, bytes), (long long)report.n_scales,
+            r.params.out, oct_memory_text(report.bytes, bytes), (long long)report.n_scales,
             (long long)report.n_inexact);
     return OCT_EXIT_OK;
 }

@@ -5,15 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include <octet/convert.h>
+#include <octet/inspect.h>
+#include <octet/machine.h>
+
+#include "cli_session.h"
 #include "commands.h"
-#include "convert.h"
-#include "gguf.h"
-#include "grok.h"
-#include "kernels.h"
-#include "memory.h"
-#include "shard.h"
-#include "topology.h"
 
 typedef struct info_state {
     oct_cli_session session;
@@ -71,67 +68,26 @@ static json_t *limit(uint64_t bytes)
     return bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes);
 }
 
-static void cpu_name(char *out, size_t room)
-{
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    char line[512];
-    snprintf(out, room, "unknown");
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) == 0 && colon) {
-            colon[strcspn(colon, "\n")] = 0;
-            snprintf(out, room, "%s", colon + 1 + strspn(colon + 1, " "));
-            break;
-        }
-    }
-    if (f)
-        fclose(f);
-}
-
-/* What a session would choose: $OCTET_ISA where that is a level this CPU has, else the best. */
-static oct_status chosen_isa(oct_isa best, oct_isa *isa, oct_error *err)
-{
-    const char *asked = getenv("OCTET_ISA");
-    *isa = best;
-    if (!asked || !*asked)
-        return OCT_OK;
-    if (!oct_isa_parse(asked, isa)) {
-        char names[OCT_ISA_NAMES];
-        oct_isa_names(names);
-        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA: expected one of %s, found '%s'", names,
-                        asked);
-    }
-    if (*isa > best)
-        return oct_fail(err, OCT_ERR_ARG, "OCTET_ISA=%s: this CPU offers %s at most", asked,
-                        oct_kernel_rows[best].name);
-    return OCT_OK;
-}
-
 static oct_status gather_machine(json_t *all, oct_error *err)
 {
-    char cpu[256];
-    oct_topology topology;
+    const char *isa;
     oct_memory have;
-    oct_isa best = oct_isa_detect(), isa;
-    OCT_TRY(chosen_isa(best, &isa, err));
-    cpu_name(cpu, sizeof cpu);
-    oct_memory_have("", &have);
-    oct_status s = oct_topology_load(NULL, &topology, err);
-    if (s != OCT_OK) {
-        oct_topology_free(&topology);
-        return s;
-    }
+    oct_machine *m;
+    OCT_TRY(oct_machine_choose_isa(NULL, &isa, err));
+    OCT_TRY(oct_machine_load(NULL, &m, err));
+    oct_memory_get("", &have);
+    const oct_machine_info *i = oct_machine_get_info(m);
     json_t *rows = json_array();
-    for (int i = 0; i <= (int)best; i++)
-        json_array_append_new(rows, json_string(oct_kernel_rows[i].name));
+    for (int k = 0; k < i->n_isas; k++)
+        json_array_append_new(rows, json_string(i->isas[k]));
     json_object_set_new(all, "version", json_string(oct_version()));
-    json_object_set_new(
-        all, "machine",
-        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu", text_or_null(cpu),
-                  "kernels", "available", rows, "chosen", oct_kernel_rows[isa].name, "threads",
-                  topology.n_threads, "threads_why", topology.why, "numa_nodes", topology.n_nodes,
-                  "memory_available", limit(have.system), "memory_cgroup", limit(have.cgroup)));
-    oct_topology_free(&topology);
+    json_object_set_new(all, "machine",
+                        json_pack("{s:o, s:{s:o, s:s}, s:i, s:s, s:i, s:o, s:o}", "cpu",
+                                  text_or_null(i->cpu), "kernels", "available", rows, "chosen", isa,
+                                  "threads", i->n_threads, "threads_why", i->threads_why,
+                                  "numa_nodes", i->n_nodes, "memory_available", limit(have.system),
+                                  "memory_cgroup", limit(have.cgroup)));
+    oct_machine_free(m);
     return OCT_OK;
 }
 
@@ -182,59 +138,43 @@ static json_t *number_value(const oct_model_info *info, const number_row *row)
     }
 }
 
-static const char *dtype_name(uint32_t dtype)
-{
-    switch (dtype) {
-    case OCT_GGUF_T_F32: return "f32";
-    case OCT_GGUF_T_F16: return "f16";
-    case OCT_GGUF_T_Q8_0: return "q8_0";
-    case OCT_GGUF_T_I8: return "i8";
-    case OCT_GGUF_T_BF16: return "bf16";
-    default: return "?";
-    }
-}
-
-static json_t *list_tensors(const oct_gguf *g)
+static json_t *list_tensors(const oct_model *m)
 {
     json_t *list = json_array();
-    for (int64_t i = 0; i < oct_gguf_n_tensors(g); i++) {
-        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, i);
+    oct_tensor_info t;
+    for (int64_t i = 0; oct_model_get_tensor(m, i, &t); i++) {
         json_t *shape = json_array();
-        for (int d = t->rank - 1; d >= 0; d--)
-            json_array_append_new(shape, json_integer((json_int_t)t->ne[d]));
+        for (int d = 0; d < t.rank; d++)
+            json_array_append_new(shape, json_integer((json_int_t)t.shape[d]));
         json_array_append_new(list,
-                              json_pack("{s:o, s:s, s:o, s:I, s:I}", "name", text_or_null(t->name),
-                                        "type", dtype_name(t->dtype), "shape", shape, "offset",
-                                        (json_int_t)t->offset, "bytes", (json_int_t)t->bytes));
+                              json_pack("{s:o, s:s, s:o, s:I, s:I}", "name", text_or_null(t.name),
+                                        "type", t.type, "shape", shape, "offset",
+                                        (json_int_t)t.offset, "bytes", (json_int_t)t.bytes));
     }
     return list;
 }
 
-static json_t *list_keys(const oct_gguf *g)
+static json_t *value_of(const oct_key_info *k)
 {
-    static const char *const types[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                        "bool", "string", "array", "u64", "i64", "f64"};
-    json_t *list = json_array();
-    for (int64_t i = 0; i < oct_gguf_n_kv(g); i++) {
-        uint32_t type = 0, elem = 0;
-        uint64_t n = 0, u = 0;
-        float f = 0;
-        const char *s = NULL;
-        const char *key = oct_gguf_key_at(g, i, &type, &elem, &n);
-        json_t *value;
-        if (type == OCT_GGUF_ARRAY)
-            value = json_sprintf("%llu values", (unsigned long long)n);
-        else if (type == OCT_GGUF_F32 && oct_gguf_get_f32(g, key, &f, NULL) == OCT_OK)
-            value = json_real((double)f);
-        else if (type == OCT_GGUF_STRING && oct_gguf_get_str(g, key, &s, NULL) == OCT_OK)
-            value = strlen(s) < 200 ? text_or_null(s) : json_sprintf("%zu bytes", strlen(s));
-        else if (oct_gguf_get_u64(g, key, &u, NULL) == OCT_OK)
-            value = json_sprintf("%llu", (unsigned long long)u);
-        else
-            value = json_null();
-        json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "key", text_or_null(key), "type",
-                                              type < 13 ? types[type] : "?", "value", value));
+    switch (k->value) {
+    case OCT_KEY_ARRAY: return json_sprintf("%llu values", (unsigned long long)k->u64);
+    case OCT_KEY_REAL: return json_real((double)k->f32);
+    case OCT_KEY_TEXT:
+        return strlen(k->text) < 200 ? text_or_null(k->text)
+                                     : json_sprintf("%zu bytes", strlen(k->text));
+    case OCT_KEY_INTEGER: return json_sprintf("%llu", (unsigned long long)k->u64);
+    case OCT_KEY_OTHER: break;
     }
+    return json_null();
+}
+
+static json_t *list_keys(const oct_model *m)
+{
+    json_t *list = json_array();
+    oct_key_info k;
+    for (int64_t i = 0; oct_model_get_key(m, i, &k); i++)
+        json_array_append_new(list, json_pack("{s:o, s:s, s:o}", "key", text_or_null(k.key), "type",
+                                              k.type, "value", value_of(&k)));
     return list;
 }
 
@@ -246,35 +186,26 @@ static json_t *part_of(const oct_model_info *info)
                      oct_shard_name(info->part_by));
 }
 
-static oct_status gather_file(const info_state *r, const oct_model *m, json_t *all, oct_error *err)
+static void gather_file(const info_state *r, const oct_model *m, json_t *all)
 {
     const oct_model_info *info = oct_model_get_info(m);
-    oct_gguf *g = NULL;
-    uint64_t format = 0;
-    OCT_TRY(oct_gguf_open(r->session.model, &g, err));
-    oct_status s = oct_gguf_get_u64(g, "octet.format", &format, err);
-    if (s == OCT_OK) {
-        json_t *model = json_object();
-        for (int i = 0; i < N_NUMBERS; i++)
-            json_object_set_new(model, numbers[i].key, number_value(info, &numbers[i]));
-        char print[24];
-        snprintf(print, sizeof print, "%016llx", (unsigned long long)info->fingerprint);
-        json_object_set_new(all, "file",
-                            json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
-                                      text_or_null(r->session.model), "part", part_of(info),
-                                      "format", (json_int_t)format, "bytes",
-                                      (json_int_t)info->file_bytes, "weight_bytes",
-                                      (json_int_t)info->weight_bytes, "bytes_per_token",
-                                      (json_int_t)info->active_bytes, "tokenizer",
-                                      info->has_tokenizer, "fingerprint", print, "verified",
-                                      r->verify ? json_true() : json_null(), "model", model));
-        if (r->tensors || r->json)
-            json_object_set_new(all, "tensors", list_tensors(g));
-        if (r->keys || r->json)
-            json_object_set_new(all, "keys", list_keys(g));
-    }
-    oct_gguf_close(g);
-    return s;
+    json_t *model = json_object();
+    for (int i = 0; i < N_NUMBERS; i++)
+        json_object_set_new(model, numbers[i].key, number_value(info, &numbers[i]));
+    char print[24];
+    snprintf(print, sizeof print, "%016llx", (unsigned long long)info->fingerprint);
+    json_object_set_new(all, "file",
+                        json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:s, s:o, s:o}", "path",
+                                  text_or_null(r->session.model), "part", part_of(info), "format",
+                                  (json_int_t)info->format, "bytes", (json_int_t)info->file_bytes,
+                                  "weight_bytes", (json_int_t)info->weight_bytes, "bytes_per_token",
+                                  (json_int_t)info->active_bytes, "tokenizer", info->has_tokenizer,
+                                  "fingerprint", print, "verified",
+                                  r->verify ? json_true() : json_null(), "model", model));
+    if (r->tensors || r->json)
+        json_object_set_new(all, "tensors", list_tensors(m));
+    if (r->keys || r->json)
+        json_object_set_new(all, "keys", list_keys(m));
 }
 
 /* ---- printing ------------------------------------------------------------------------------- */
@@ -301,10 +232,10 @@ static void print_file(const json_t *file)
                      (unsigned long long)uint_of(part, "rank"),
                      (unsigned long long)uint_of(part, "ranks"), text_of(part, "shard"));
     oct_cli_outf("  format             %llu\n", (unsigned long long)uint_of(file, "format"));
-    oct_cli_outf("  size               %s\n", oct_cli_bytes(uint_of(file, "bytes"), b));
-    oct_cli_outf("  weights            %s%s\n", oct_cli_bytes(uint_of(file, "weight_bytes"), b),
+    oct_cli_outf("  size               %s\n", oct_memory_text(uint_of(file, "bytes"), b));
+    oct_cli_outf("  weights            %s%s\n", oct_memory_text(uint_of(file, "weight_bytes"), b),
                  json_is_object(part) ? " in the whole model" : "");
-    oct_cli_outf("  read per token     %s\n", oct_cli_bytes(uint_of(file, "bytes_per_token"), b));
+    oct_cli_outf("  read per token     %s\n", oct_memory_text(uint_of(file, "bytes_per_token"), b));
     oct_cli_outf("  tokenizer          %s\n",
                  json_is_true(json_object_get(file, "tokenizer")) ? "inside" : "none");
     oct_cli_outf("  fingerprint        %s\n", text_of(file, "fingerprint"));
@@ -370,9 +301,9 @@ static void print_machine(const json_t *all)
     oct_cli_outf("\n  threads            %llu (%s)\n",
                  (unsigned long long)uint_of(machine, "threads"), text_of(machine, "threads_why"));
     oct_cli_outf("  memory             %s available",
-                 oct_cli_bytes(uint_of(machine, "memory_available"), b));
+                 oct_memory_text(uint_of(machine, "memory_available"), b));
     if (cgroup != UINT64_MAX)
-        oct_cli_outf(", %s left in the cgroup limit", oct_cli_bytes(cgroup, b));
+        oct_cli_outf(", %s left in the cgroup limit", oct_memory_text(cgroup, b));
     oct_cli_outf("\n  octet              %s\n", text_of(all, "version"));
 }
 
@@ -414,10 +345,9 @@ int oct_cmd_info(int argc, char **argv)
     if (code >= 0)
         return code;
     json_t *all = json_object();
-    oct_status s = m ? gather_file(&r, m, all, &err) : OCT_OK;
-    if (s == OCT_OK)
-        s = gather_machine(all, &err);
-    code = s == OCT_OK ? print(&r, all) : oct_cli_fail(&err);
+    if (m)
+        gather_file(&r, m, all);
+    code = gather_machine(all, &err) == OCT_OK ? print(&r, all) : oct_cli_fail(&err);
     json_decref(all);
     oct_model_close(m);
     return code;

@@ -1,15 +1,13 @@
 /* octet logits: the model's raw scores for given token ids. */
 #include <ctype.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include <octet/convert.h>
 
 #include "cli.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "ranks.h"
 
 enum { IDS_BYTES_MAX = 1 << 30 };
@@ -112,69 +110,40 @@ static oct_status parse_ids(logits_state *r, const char *text, size_t n, int64_t
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-typedef struct npy_file {
-    FILE *f;
-    char temp[PATH_MAX]; /* the unfinished file, beside the final one */
-} npy_file;
-
-static oct_status npy_fail(const char *path, const char *what, oct_error *err)
-{
-    return oct_fail(err, OCT_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
-}
+enum { HEADER_BYTES = 128 };
 
 /* Format 1.0 of numpy's .npy: magic, version, header length, a Python dictionary padded so that the
  * data starts at a multiple of 64. */
-static oct_status npy_begin(npy_file *o, const char *path, int64_t rows, int64_t columns,
-                            oct_error *err)
+static void make_header(char header[HEADER_BYTES], int64_t rows, int64_t columns)
 {
-    struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return oct_fail(err, OCT_ERR_IO, "%s: exists and is not a regular file", path);
-    int n = snprintf(o->temp, sizeof o->temp, "%s.tmp-XXXXXX", path);
-    if (n < 0 || (size_t)n >= sizeof o->temp) {
-        o->temp[0] = 0;
-        return oct_fail(err, OCT_ERR_ARG, "the name of the output is too long");
-    }
-    int fd = mkostemp(o->temp, 0);
-    if (fd < 0) {
-        o->temp[0] = 0;
-        return npy_fail(path, "create a file beside it", err);
-    }
-    oct_cli_temp_file(o->temp);
-    mode_t mask = umask(0);
-    umask(mask);
-    o->f = fchmod(fd, 0666 & ~mask) == 0 ? fdopen(fd, "wb") : NULL;
-    if (!o->f) {
-        oct_status s = npy_fail(o->temp, "set up", err);
-        close(fd);
-        return s;
-    }
-    char header[128] = "\x93NUMPY\x01\x00\x76\x00"; /* 0x76 = 128 - 10 bytes of dictionary */
-    memset(header + 10, ' ', sizeof header - 10);
-    n = snprintf(header + 10, sizeof header - 10,
-                 "{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld), }",
-                 (long long)rows, (long long)columns);
+    static const char magic[10] = "\x93NUMPY\x01\x00\x76\x00"; /* 0x76 = 128 - 10 bytes */
+    memset(header, ' ', HEADER_BYTES);
+    memcpy(header, magic, sizeof magic);
+    int n = snprintf(header + 10, HEADER_BYTES - 10,
+                     "{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld), }",
+                     (long long)rows, (long long)columns);
     header[10 + n] = ' ';
-    header[sizeof header - 1] = '\n';
-    if (fwrite(header, 1, sizeof header, o->f) != sizeof header)
-        return npy_fail(o->temp, "write", err);
-    return OCT_OK;
+    header[HEADER_BYTES - 1] = '\n';
 }
 
-/* Closes and renames, or removes after an error. */
-static oct_status npy_end(npy_file *o, const char *path, oct_status s, oct_error *err)
+static oct_status begin(const logits_state *r, size_t row_bytes, oct_output *o, oct_error *err)
 {
-    if (o->f) {
-        bool ok = fflush(o->f) == 0;
-        if (s == OCT_OK && !ok)
-            s = npy_fail(o->temp, "write", err);
-        if (fclose(o->f) != 0 && s == OCT_OK)
-            s = npy_fail(o->temp, "close", err);
-    }
-    if (s == OCT_OK && rename(o->temp, path) != 0)
-        s = npy_fail(path, "rename to it", err);
-    if (s != OCT_OK && o->temp[0])
-        unlink(o->temp);
+    char header[HEADER_BYTES];
+    uint64_t bytes = HEADER_BYTES + (uint64_t)r->n * row_bytes;
+    make_header(header, r->n, (int64_t)(row_bytes / sizeof(float)));
+    OCT_TRY(oct_output_check(r->out, &r->ids_file, 1, err));
+    OCT_TRY(oct_output_room(r->out, bytes, err));
+    OCT_TRY(oct_output_create(o, r->out, bytes, NULL, err));
+    oct_cli_temp_file(o->temp);
+    return oct_output_write(o, header, sizeof header, 0, err);
+}
+
+/* Gives the file its name, or removes it after an error. */
+static oct_status end(oct_output *o, oct_status s, oct_error *err)
+{
+    if (s == OCT_OK)
+        s = oct_output_publish(o, err);
+    oct_output_close(o);
     oct_cli_temp_file(NULL);
     return s;
 }
@@ -182,10 +151,10 @@ static oct_status npy_end(npy_file *o, const char *path, oct_status s, oct_error
 /* ---- work ----------------------------------------------------------------------------------- */
 
 static oct_status evaluate(const logits_state *r, oct_model *m, const oct_session_params *p,
-                           npy_file *o, oct_error *err)
+                           const oct_output *o, oct_error *err)
 {
-    size_t n_vocab = (size_t)oct_model_get_info(m)->n_vocab;
-    float *logits = calloc((size_t)p->chunk, n_vocab * sizeof *logits);
+    const size_t row_bytes = (size_t)oct_model_get_info(m)->n_vocab * sizeof(float);
+    float *logits = calloc((size_t)p->chunk, row_bytes);
     uint8_t *want = malloc((size_t)p->chunk);
     oct_session *s = NULL;
     oct_status status = OCT_OK;
@@ -200,9 +169,9 @@ static oct_status evaluate(const logits_state *r, oct_model *m, const oct_sessio
         int64_t part = r->n - at < p->chunk ? r->n - at : p->chunk;
         oct_batch b = {part, r->token + at, r->seq + at, want};
         status = oct_eval(s, &b, logits, err);
-        if (status == OCT_OK &&
-            fwrite(logits, n_vocab * sizeof *logits, (size_t)part, o->f) != (size_t)part)
-            status = npy_fail(o->temp, "write", err);
+        if (status == OCT_OK)
+            status = oct_output_write(o, logits, row_bytes * (size_t)part,
+                                      HEADER_BYTES + (uint64_t)at * row_bytes, err);
     }
     oct_session_free(s);
     free(want);
@@ -233,11 +202,11 @@ static int run(logits_state *r, oct_model *m)
                             (uint64_t)p.chunk * (uint64_t)info->n_vocab * sizeof(float));
     if (code >= 0)
         return code;
-    npy_file o = {0};
-    s = npy_begin(&o, r->out, r->n, info->n_vocab, &err);
+    oct_output o = {.fd = -1};
+    s = begin(r, (size_t)info->n_vocab * sizeof(float), &o, &err);
     if (s == OCT_OK)
         s = evaluate(r, m, &p, &o, &err);
-    s = npy_end(&o, r->out, s, &err);
+    s = end(&o, s, &err);
     return s == OCT_OK ? oct_cli_out_end() : oct_cli_fail(&err);
 }
 
@@ -258,6 +227,6 @@ int oct_cmd_logits(int argc, char **argv)
     code = run(&r, m);
     free(r.token);
     free(r.seq);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }

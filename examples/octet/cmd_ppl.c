@@ -6,7 +6,7 @@
 
 #include "cli.h"
 #include "commands.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 #include "ranks.h"
 
@@ -165,6 +165,6 @@ int oct_cmd_ppl(int argc, char **argv)
     if (code >= 0)
         return code;
     code = run(&r, m);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }

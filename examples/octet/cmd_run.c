@@ -4,14 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
 #include "generate.h"
 #include "interactive.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 #include "ranks.h"
-#include "threads.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128, DEFAULT_BATCH = 64 };
 
@@ -297,7 +298,7 @@ static void print_work(const char *what, const oct_work *w, bool decode)
             w->tokens == 1 ? " " : "s", w->seconds, (double)w->tokens / s);
     if (decode)
         fprintf(stderr, "   %s read per token, %.2f GB/s",
-                oct_cli_bytes(w->bytes_read / (uint64_t)w->tokens, b),
+                oct_memory_text(w->bytes_read / (uint64_t)w->tokens, b),
                 (double)w->bytes_read / s / 1e9);
     fputc('\n', stderr);
 }
@@ -312,7 +313,7 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
     oct_scheduler_get_stats(g->scheduler, &work);
     fflush(stdout);
     fprintf(stderr, "\n%-9s %s in %.3f s\n", "load",
-            oct_cli_bytes(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
+            oct_memory_text(oct_model_get_info(g->model)->file_bytes, b), load_seconds);
     print_work("prompt", &work.prompt, false);
     print_work("text", &work.text, true);
     oct_session_params chosen = *p;
@@ -469,6 +470,6 @@ int oct_cmd_run(int argc, char **argv)
         free(r.prompts[i].ids);
     }
     free(r.prompts);
-    oct_model_close(m);
+    oct_ranks_close(m);
     return code;
 }

@@ -2,12 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
 #include "commands.h"
-#include "convert.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
-#include "shard.h"
 
 typedef struct slice_state {
     oct_slice_params params;
@@ -85,7 +86,6 @@ int oct_cmd_slice(int argc, char **argv)
     int code = parse(&r, argc, argv);
     if (code >= 0)
         return code;
-    oct_cli_signals();
     r.params.cancel = oct_cli_cancel_flag();
     r.params.progress_ctx = &r.progress;
     oct_status s = oct_slice(&r.params, &report, &err);
@@ -99,7 +99,7 @@ int oct_cmd_slice(int argc, char **argv)
         return oct_cli_fail(&err);
     char a[24], b[24];
     fprintf(stderr, "%s -> %s: rank %s by %s, %s of %s, verified\n", r.params.model, r.params.out,
-            r.rank, oct_shard_name(r.params.by), oct_cli_bytes(report.bytes, a),
-            oct_cli_bytes(report.whole_bytes, b));
+            r.rank, oct_shard_name(r.params.by), oct_memory_text(report.bytes, a),
+            oct_memory_text(report.whole_bytes, b));
     return OCT_EXIT_OK;
 }

@@ -3,9 +3,10 @@
 #ifndef OCT_GENERATE_H
 #define OCT_GENERATE_H
 
+#include <octet/scheduler.h>
+#include <octet/utf8.h>
+
 #include "cli.h"
-#include "scheduler.h"
-#include "utf8.h"
 
 typedef struct oct_gen_text {
     int32_t *ids; /* [n] prompt and what was drawn */

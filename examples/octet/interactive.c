@@ -104,8 +104,8 @@ static const char *read_line(line_source *in, size_t *n)
         if (*oct_cli_cancel_flag()) {
             if (oct_cli_interrupt_code() != OCT_EXIT_INTERRUPTED)
                 return NULL; /* told to end, not to stop */
-            oct_cli_cancel_reset();
             if (in->el) {
+                oct_cli_cancel_reset();
                 el_reset(in->el);
                 oct_cli_out("\n", 1);
                 continue;
@@ -194,6 +194,8 @@ static bool command(oct_gen *g, const char *line, size_t n)
 
 int oct_interactive(oct_gen *g, bool first)
 {
+    if (!oct_cli_converse())
+        return oct_cli_fail(&(oct_error){.status = OCT_ERR_CANCELLED});
     int code = OCT_EXIT_OK;
     line_source in;
     bool go = first ? answer(g, &code) : true;
@@ -219,6 +221,6 @@ int oct_interactive(oct_gen *g, bool first)
         oct_cli_out("\n", 1);
     close_source(&in);
     if (code == OCT_EXIT_OK && *oct_cli_cancel_flag())
-        code = oct_cli_interrupt_code();
+        code = oct_cli_fail(&(oct_error){.status = OCT_ERR_CANCELLED});
     return code == OCT_EXIT_OK ? oct_cli_out_end() : code;
 }

@@ -42,12 +42,14 @@ static int usage(void)
                  oct_version());
     for (int i = 0; i < N_COMMANDS; i++)
         oct_cli_outf("  %-9s %s\n", commands[i].name, commands[i].what);
-    oct_cli_outf("\n`octet help COMMAND` explains a command and gives examples.\n"
-                 "\nfrom a checkpoint to text:\n"
-                 "  octet convert grok-1/ -o grok-1.gguf\n"
-                 "  octet run -m grok-1.gguf --dry-run\n"
-                 "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 100\n"
-                 "\nexit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted\n");
+    oct_cli_outf(
+        "\n`octet help COMMAND` explains a command and gives examples.\n"
+        "\nfrom a checkpoint to text:\n"
+        "  octet convert grok-1/ -o grok-1.gguf\n"
+        "  octet run -m grok-1.gguf --dry-run\n"
+        "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 100\n"
+        "\nexit codes: 0 done, 1 error, 2 wrong usage; ended by a signal: 130 Ctrl-C, 143\n"
+        "SIGTERM, 129 SIGHUP, 128 + its number for others\n");
     return oct_cli_out_end();
 }
 
@@ -66,7 +68,8 @@ static int unknown(const char *name)
 
 int main(int argc, char **argv)
 {
-    oct_cli_signals();
+    if (!oct_cli_start())
+        return OCT_EXIT_ERROR;
     if (argc < 2) {
         usage();
         return OCT_EXIT_USAGE;

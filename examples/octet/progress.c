@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <octet/convert.h>
+#include <octet/machine.h>
+
 #include "cli.h"
-#include "convert.h"
-#include "threads.h"
 
 enum { BAR = 30 };
 static const double REDRAW_SECONDS = 0.1, PLAIN_SECONDS = 30;
@@ -35,7 +36,7 @@ static const char *amount(const oct_progress *p, double n, char out[32])
     if (p->tokens)
         snprintf(out, 32, n < 100 ? "%.1f tokens" : "%.0f tokens", n);
     else
-        snprintf(out, 32, "%s", oct_cli_bytes((uint64_t)n, bytes));
+        snprintf(out, 32, "%s", oct_memory_text((uint64_t)n, bytes));
     return out;
 }
 
@@ -107,8 +108,9 @@ void oct_progress_end(oct_progress *p, bool finished)
     if (finished && p->total && !p->tokens) {
         double spent = oct_seconds() - p->started;
         char total[24], speed[24];
-        fprintf(stderr, "%s: %s in %.1f s, %s/s\n", p->what, oct_cli_bytes(p->total, total), spent,
-                oct_cli_bytes((uint64_t)((double)p->total / (spent > 1e-6 ? spent : 1e-6)), speed));
+        fprintf(
+            stderr, "%s: %s in %.1f s, %s/s\n", p->what, oct_memory_text(p->total, total), spent,
+            oct_memory_text((uint64_t)((double)p->total / (spent > 1e-6 ? spent : 1e-6)), speed));
     }
     *p = (oct_progress){0};
 }

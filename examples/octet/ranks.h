@@ -5,37 +5,29 @@
 
 #include <limits.h>
 
-#include "comm.h"
-#include "memory.h"
+#include <octet/job.h>
+
+#include "cli_session.h"
 
 /* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is
  * the MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has
  * served until the end, or after an error. */
 int oct_ranks_start(void);
 
-oct_comm *oct_ranks_comm(void); /* of the job; NULL: one process */
+oct_job *oct_ranks_job(void); /* NULL: one process */
+
+/* The layout of the last session; otherwise, if there is one process. */
+oct_shard_layout oct_ranks_layout(oct_shard_layout otherwise);
 
 /* The name of this rank's file: in a job, the first "%r" becomes the rank. Returns pattern or
  * room. */
 const char *oct_ranks_path(const char *pattern, char room[PATH_MAX]);
 
-/* Puts the weights where --weights says and makes a session; in a job, all ranks open the model and
- * make their part. What does not fit together is listed on stderr, rank by rank; then no rank has a
- * session. */
+/* Puts the weights where --weights says and makes a session; in a job, see oct_job_session_new.
+ * What does not fit together is listed on stderr, rank by rank. */
 OCT_MUST_CHECK oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
                                                 const oct_session_params *p, oct_session **s,
                                                 oct_error *err);
-
-/* The layout of the last session; by if there is one process. */
-oct_shard_layout oct_ranks_layout(oct_shard_layout by);
-
-/* What the ranks could do when the last session was made. */
-const struct oct_rank_pace *oct_ranks_pace(void);
-
-/* Rank 0 of several, no session open: sums n floats over the ranks, count times. seconds: [count],
- * of folds that all began together. *one: what each of them added to the communicator's counts. */
-OCT_MUST_CHECK oct_status oct_ranks_time_folds(int64_t n, int64_t count, double *seconds,
-                                               oct_comm_stats *one, oct_error *err);
 
 /* Rank 0: where the time of the last session went, on stderr; nothing if there is one process.
  * token_seconds: from one generated token to the next, 0: there were none. */
@@ -46,5 +38,8 @@ void oct_ranks_end(void);
 
 /* Where oct_ranks_session_new has put the weights; NULL: they are used from the file. */
 const oct_placement *oct_ranks_placement(void);
+
+/* Closes a model, and frees that placement of it. No session may be left. */
+void oct_ranks_close(oct_model *m);
 
 #endif

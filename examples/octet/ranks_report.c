@@ -1,27 +1,24 @@
-/* ranks_report.c: where the time of a job's session went. */
+#include "ranks_report.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli.h"
-#include "ranks_impl.h"
-#include "shard.h"
+#include <octet/machine.h>
 
 typedef struct report {
-    oct_comm *comm;
+    const oct_job *job;
     const oct_model *model;
     oct_session *session;
     const oct_phase_time *phase; /* [OCT_PHASES] */
-    oct_shard_layout by;
-    const oct_rank_pace *pace;
-    int64_t kv_elem;
+    oct_kv_type kv;
 } report;
 
 /* Milliseconds per token. */
 static oct_rank_time per_token(const report *r, const oct_node_time *t, double tokens)
 {
     const oct_comm_stats none = {0};
-    oct_rank_time x = oct_rank_divide(t->seconds, &none, &t->comm, r->comm->size, r->pace);
+    oct_rank_time x = oct_job_divide(r->job, t->seconds, &none, &t->comm);
     double k = 1e3 / tokens;
     return (oct_rank_time){k * x.compute, k * x.exchange, k * x.wait};
 }
@@ -47,21 +44,22 @@ static void print_phase(const report *r, oct_phase phase, double between)
 static void print_layers(const report *r, oct_phase phase)
 {
     const oct_phase_time *p = &r->phase[phase];
-    int64_t n = oct_model_get_info(r->model)->n_layers, most = 0;
-    const oct_comm_stats none = {0};
+    int64_t n = oct_model_get_info(r->model)->n_layers, slow = 0;
     oct_node_time sum = {0};
     for (int64_t i = 0; i < n; i++) {
         sum.seconds += p->layer[i].seconds;
-        oct_comm_stats_add(&sum.comm, &none, &p->layer[i].comm);
-        most = p->layer[i].seconds > p->layer[most].seconds ? i : most;
+        sum.comm.seconds += p->layer[i].comm.seconds;
+        sum.comm.rounds += p->layer[i].comm.rounds;
+        sum.comm.bytes_sent += p->layer[i].comm.bytes_sent;
+        slow = p->layer[i].seconds > p->layer[slow].seconds ? i : slow;
     }
     double tokens = (double)p->tokens;
     oct_rank_time mean = per_token(r, &sum, tokens * (double)n);
-    oct_rank_time slowest = per_token(r, &p->layer[most], tokens);
+    oct_rank_time slowest = per_token(r, &p->layer[slow], tokens);
     fprintf(stderr,
             "%-9s %.4f ms on average: compute %.4f, exchange %.4f, wait %.4f; the slowest, %lld: "
             "%.4f (%.4f, %.4f, %.4f); outside layers %.4f\n",
-            "layer", total(mean), mean.compute, mean.exchange, mean.wait, (long long)most,
+            "layer", total(mean), mean.compute, mean.exchange, mean.wait, (long long)slow,
             total(slowest), slowest.compute, slowest.exchange, slowest.wait,
             1e3 * (p->all.seconds - sum.seconds) / tokens);
 }
@@ -73,7 +71,8 @@ static void print_ranks(const report *r, oct_phase phase)
     oct_session_stats st;
     oct_error err = {0};
     uint64_t rows = 0;
-    double *all = calloc((size_t)r->comm->size * OCT_PHASES, sizeof *all);
+    const int size = oct_job_size(r->job);
+    double *all = calloc((size_t)size * OCT_PHASES, sizeof *all);
     if (!all || oct_session_gather_compute(r->session, all, &err) != OCT_OK) {
         free(all);
         return;
@@ -82,15 +81,14 @@ static void print_ranks(const report *r, oct_phase phase)
     for (int64_t e = 0; e < i->n_experts; e++)
         rows += st.expert_rows[e];
     fprintf(stderr, "%-9s", "rank");
-    for (int k = 0; k < r->comm->size; k++) {
-        oct_shard s;
+    for (int k = 0; k < size; k++) {
+        int64_t first, end;
         fprintf(stderr, "%s %d: compute %.3f ms", k ? ";" : "", k,
                 1e3 * all[k * OCT_PHASES + phase] / (double)r->phase[phase].tokens);
-        if (rows == 0 || oct_shard_make(r->by, k, r->comm->size, i->n_slices, i->n_experts, &s) ||
-            !s.whole_experts)
+        if (rows == 0 || !oct_job_experts(r->job, r->model, k, &first, &end))
             continue;
         uint64_t mine = 0;
-        for (int64_t e = s.experts.first; e < s.experts.end; e++)
+        for (int64_t e = first; e < end; e++)
             mine += st.expert_rows[e];
         fprintf(stderr, ", %.1f %% of experts", 100 * (double)mine / (double)rows);
     }
@@ -98,36 +96,31 @@ static void print_ranks(const report *r, oct_phase phase)
     free(all);
 }
 
-/* The model of predict.h, for one sequence; what is between tokens is as measured. */
+/* See oct_predict_token, for one sequence; what is between tokens is as measured. */
 static void print_prediction(const report *r, double between)
 {
     const oct_phase_time *p = &r->phase[OCT_PHASE_TEXT];
     int64_t depth = oct_session_pos(r->session, 0) - p->tokens / 2;
-    double ms = 1e3 * oct_rank_predict(r->model, r->comm->size, r->by, depth > 0 ? depth : 0,
-                                       r->kv_elem, r->pace) +
-                between;
+    double ms = 1e3 * oct_job_predict(r->job, r->model, depth > 0 ? depth : 0, r->kv) + between;
     double measured = total(per_token(r, &p->all, (double)p->tokens)) + between;
     fprintf(stderr, "%-9s %.2f tokens/s; measured %.2f, %.1f %%\n", "predicted", 1e3 / ms,
             1e3 / measured, 100 * ms / measured);
 }
 
-void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_model *m,
-                           oct_session *s, oct_shard_layout by, const oct_rank_pace *pace,
-                           double token_seconds)
+void oct_rank_report_print(const oct_job *j, const oct_model *m, oct_session *s,
+                           const oct_session_params *p, double token_seconds)
 {
-    oct_session_parts parts;
     char b[24];
-    oct_session_get_parts(s, &parts);
-    const report r = {c, m, s, parts.phase, by, pace, (int64_t)parts.kv->elem_bytes};
+    const report r = {j, m, s, oct_session_phases(s), p->kv};
+    const oct_comm_stats now = oct_job_stats(j), before = oct_job_stats_before(j);
     const oct_phase_time *prompt = &r.phase[OCT_PHASE_PROMPT], *t = &r.phase[OCT_PHASE_TEXT];
     double tokens = fmax(1, (double)(prompt->tokens + t->tokens)), between = 0;
     if (t->tokens > 0 && token_seconds > 0)
         between = fmax(0, 1e3 * (token_seconds - t->all.seconds / (double)t->tokens));
-    fprintf(
-        stderr, "%-9s %d by %s; per token %s sent in %.1f rounds by rank 0\n", "ranks", c->size,
-        oct_shard_name(by),
-        oct_cli_bytes((uint64_t)((double)(c->stats.bytes_sent - since->bytes_sent) / tokens), b),
-        (double)(c->stats.rounds - since->rounds) / tokens);
+    fprintf(stderr, "%-9s %d by %s; per token %s sent in %.1f rounds by rank 0\n", "ranks",
+            oct_job_size(j), oct_shard_name(oct_job_layout(j, OCT_SHARD_SLICE)),
+            oct_memory_text((uint64_t)((double)(now.bytes_sent - before.bytes_sent) / tokens), b),
+            (double)(now.rounds - before.rounds) / tokens);
     if (prompt->tokens > 0)
         print_phase(&r, OCT_PHASE_PROMPT, 0);
     if (t->tokens > 0)
@@ -137,6 +130,6 @@ void oct_rank_report_print(oct_comm *c, const oct_comm_stats *since, const oct_m
         return;
     print_layers(&r, main);
     print_ranks(&r, main);
-    if (main == OCT_PHASE_TEXT && parts.kv->n_seqs == 1)
+    if (main == OCT_PHASE_TEXT && p->n_seqs == 1)
         print_prediction(&r, between);
 }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "cpu_impl.h"
+#include "machine.h"
 
 static oct_cpu *cpu_of(oct_backend *b)
 {
@@ -15,6 +16,9 @@ static oct_cpu *cpu_of(oct_backend *b)
 static bool cpu_supports(const void *numbers, const oct_node *n)
 {
     (void)numbers;
+    for (int k = 0; k < 2 && n->w[k]; k++)
+        if (!oct_weight_takes(n->w[k]->layout.type, n->digits))
+            return false;
     return oct_cpu_ops[n->op] != NULL;
 }
 

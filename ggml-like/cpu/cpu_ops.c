@@ -5,7 +5,6 @@
 
 #include "cpu_impl.h"
 #include "f16.h"
-#include "route.h"
 
 void *oct_cpu_data(const oct_cpu_run *c, const oct_tensor *t)
 {

@@ -3,7 +3,7 @@
 #include "probe.h"
 #include "tile_unit.h"
 
-uint64_t oct_probe_int__amx(int64_t rounds)
+static uint64_t multiply_tiles(int64_t rounds)
 {
     static const tile_config config = {
         .palette = 1,
@@ -37,3 +37,7 @@ uint64_t oct_probe_int__amx(int64_t rounds)
         sum += (uint64_t)(uint32_t)sums[i][0][0] + (uint64_t)(uint32_t)sums[i][1][2];
     return sum;
 }
+
+static const oct_probe tiles = {"tdpbsud (tiles)", 0, 2, 6 * 16 * 16 * 64 * 2, multiply_tiles};
+const oct_probe_set oct_probes__amx = {oct_probe_read__avx512,
+                                       {&tiles, &oct_probe_f32__avx512, NULL}};

@@ -9,7 +9,7 @@ static uint64_t fold(__m256i v)
     return (uint64_t)_mm_cvtsi128_si64(s) + (uint64_t)_mm_extract_epi64(s, 1);
 }
 
-uint64_t oct_probe_read__avx2(const void *p, size_t bytes, size_t ahead)
+static uint64_t read_spans(const void *p, size_t bytes, size_t ahead)
 {
     __m256i s[8];
     const char *c = p;
@@ -44,7 +44,7 @@ uint64_t oct_probe_read__avx2(const void *p, size_t bytes, size_t ahead)
             : "x"(a), "x"(b));
 #define FMA(i) __asm__("vfmadd231ps %2, %1, %0" : "+x"(x##i) : "x"(a), "x"(b));
 
-uint64_t oct_probe_int__avx2(int64_t rounds)
+static uint64_t multiply_int(int64_t rounds)
 {
     __m256i a = _mm256_set1_epi32(0x00030005), b = a, product;
     EIGHT(START)
@@ -56,7 +56,7 @@ uint64_t oct_probe_int__avx2(int64_t rounds)
     return fold(a);
 }
 
-uint64_t oct_probe_f32__avx2(int64_t rounds)
+static uint64_t multiply_f32(int64_t rounds)
 {
     __m256i a = _mm256_set1_epi32(0x3d003d00), b = a;
     TWELVE(START)
@@ -67,3 +67,7 @@ uint64_t oct_probe_f32__avx2(int64_t rounds)
     TWELVE(SUM)
     return fold(a);
 }
+
+static const oct_probe pairs = {"vpmaddwd, vpaddd (ymm)", 0, 1, 8 * 16 * 2, multiply_int};
+static const oct_probe muladd = {"vfmadd231ps (ymm)", 0, 0, 12 * 8 * 2, multiply_f32};
+const oct_probe_set oct_probes__avx2 = {read_spans, {&pairs, &muladd, NULL}};

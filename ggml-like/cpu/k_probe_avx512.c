@@ -37,7 +37,7 @@ uint64_t oct_probe_read__avx512(const void *p, size_t bytes, size_t ahead)
     X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 
 #define LOOP(name, instruction)                           \
-    uint64_t name(int64_t rounds)                         \
+    static uint64_t name(int64_t rounds)                  \
     {                                                     \
         __m512i a = _mm512_set1_epi32(0x3d003d00), b = a; \
         SIXTEEN(START)                                    \
@@ -54,6 +54,13 @@ uint64_t oct_probe_read__avx512(const void *p, size_t bytes, size_t ahead)
 #define FMA(i) __asm__("vfmadd231ps %2, %1, %0" : "+v"(x##i) : "v"(a), "v"(b));
 #define BF16(i) __asm__("vdpbf16ps %2, %1, %0" : "+v"(x##i) : "v"(a), "v"(b));
 
-LOOP(oct_probe_int__avx512, BYTES)
-LOOP(oct_probe_f32__avx512, FMA)
-LOOP(oct_probe_bf16__avx512, BF16)
+LOOP(multiply_bytes, BYTES)
+LOOP(multiply_f32, FMA)
+LOOP(multiply_bf16, BF16)
+
+static const oct_probe bytes = {"vpdpbusd (zmm)", 0, 2, 16 * 64 * 2, multiply_bytes};
+const oct_probe oct_probe_f32__avx512 = {"vfmadd231ps (zmm)", 0, 0, 16 * 16 * 2, multiply_f32};
+static const oct_probe bf16 = {"vdpbf16ps (zmm)", OCT_ISA_AVX512_BF16, 0, 16 * 32 * 2,
+                               multiply_bf16};
+const oct_probe_set oct_probes__avx512 = {oct_probe_read__avx512,
+                                          {&bytes, &oct_probe_f32__avx512, &bf16}};

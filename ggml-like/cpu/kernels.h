@@ -1,12 +1,14 @@
-/* kernels.h: the CPU kernel table. One row of functions per instruction set level:
+/* kernels.h: the CPU kernel table. Each row has a name, a function for every operation, and the
+ * instruction sets that they need:
  *
- *   ref     plain loops written from the maths: f32 activations, weight = integer * scale in f32
+ *   ref     plain loops written from the maths: f32 activations, weight = integer * scale in f32;
+ *           needs nothing, and is the only row on processors other than x86-64
  *   avx2    AVX2 + FMA + F16C
  *   avx512  AVX-512 F/BW/DQ/VL + VNNI
  *   amx     avx512, but matrix products by AMX int8 tiles (Sapphire Rapids and later)
  *
  * kernels.inc lists every function once; prototypes, the table, `octet info` and the kernel tests
- * are expansions of it. Rows above ref give the same bits as each other; ref is their yardstick.
+ * are expansions of it. All rows but ref give the same bits as each other; ref is their yardstick.
  *
  * LANES. f32 reductions over a vector of n run in 16 lanes: lane = i mod 16, fma, each lane in
  * ascending i from +0, then folded 16 -> 8 -> 4 -> 2 -> 1 by adding lane j + half to lane j.
@@ -23,15 +25,9 @@
 #include <stdint.h>
 
 #include "act.h"
+#include "isa.h"
+#include "status.h"
 #include "types.h"
-
-typedef enum oct_isa {
-    OCT_ISA_REF,
-    OCT_ISA_AVX2,
-    OCT_ISA_AVX512,
-    OCT_ISA_AMX,
-    OCT_ISA_COUNT
-} oct_isa;
 
 enum {
     OCT_KV_LANES = 16,   /* positions stored side by side in the K cache */
@@ -131,10 +127,12 @@ typedef int64_t oct_k_kv_store_fn(const float *x, int64_t n, oct_kv_type type, v
                                   int64_t dst_stride);
 
 typedef struct oct_kernels {
-    oct_isa isa;
-    const char *name; /* "ref", "avx2", "avx512", "amx" */
-    int panels;       /* of a call of linear, at its best, where rows are many */
-    int chunk;        /* tokens of a prompt that keep memory from being the limit of linear */
+    const char *name;
+    oct_isa needs;  /* what the CPU must have */
+    int preference; /* of the rows that a CPU can run, the one with the largest is the default */
+    int panels;     /* of a call of linear, at its best, where rows are many */
+    int chunk;      /* tokens of a prompt that keep memory from being the limit of linear */
+    const struct oct_probe_set *probes; /* what measures its limits, see probe.h; NULL: nothing */
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn *slot;
 #include "kernels.inc"
 } oct_kernels;
@@ -149,33 +147,29 @@ static inline oct_k_linear_fn *oct_kernels_linear(const oct_kernels *k, oct_weig
     return of[type];
 }
 
-/* The rows, lowest first. */
-extern const oct_kernels oct_kernel_rows[OCT_ISA_COUNT];
+/* The rows of this build, [oct_n_kernel_rows]; preferences differ. The first is ref. */
+enum { OCT_KERNELS_REF = 0, OCT_MAX_KERNEL_ROWS = 32 };
+extern const oct_kernels oct_kernel_rows[];
+extern const int oct_n_kernel_rows;
 
-/* Highest level this CPU and operating system can run (CPUID and XCR0). Linux lets a process use
- * tiles only after it has asked; this function asks where the rest is there, once and for all of
- * the process's threads, and where it is refused the answer is avx512. */
-oct_isa oct_isa_detect(void);
+/* The row of a name; NULL for anything else. */
+const oct_kernels *oct_kernels_find(const char *name);
 
-/* Level for a CPUID dump, tiles taken as granted; pure, tested on recorded ones. leaf7/leaf1 are
- * {eax, ebx, ecx, edx}. */
-typedef struct oct_cpuid {
-    uint32_t max_leaf;
-    uint32_t leaf1[4], leaf7[4];
-    uint64_t xcr0; /* 0 if OSXSAVE is off */
-} oct_cpuid;
-oct_isa oct_isa_decode(const oct_cpuid *c);
+/* Whether this CPU can run a row. */
+bool oct_kernels_usable(const oct_kernels *row);
 
-/* How many bytes ahead software should fetch a stream of weights on this CPU; 0 where the
- * hardware's prefetchers do better alone. */
-int64_t oct_stream_ahead(void);
+/* The row to compute with on a CPU that has `have`: the one called `name`; if name is NULL, the one
+ * that the environment's OCTET_ISA names; without that, the most preferred that the CPU can run.
+ * OCT_ERR_ARG: no such row; OCT_ERR_UNSUPPORTED: the CPU cannot run it; the message names what it
+ * lacks. *row is set only on success. */
+OCT_MUST_CHECK oct_status oct_kernels_choose(const char *name, oct_isa have,
+                                             const oct_kernels **row, oct_error *err);
 
-/* The name of a row; false for anything else. */
-bool oct_isa_parse(const char *name, oct_isa *isa);
-
-/* Writes all names, for messages: "ref, avx2, ...". */
-enum { OCT_ISA_NAMES = 64 };
-void oct_isa_names(char out[OCT_ISA_NAMES]);
+/* The same choice among any rows[n], pure. name: NULL or "": none is asked for; source:
+ * where it is from, for the message. One row at least must need nothing. */
+OCT_MUST_CHECK oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_isa have,
+                                           const char *source, const char *name,
+                                           const oct_kernels **row, oct_error *err);
 
 /* exp of Octet and what is made of it: the same bits on every CPU and in every kernel row (the
  * vector versions are the same operations, lane by lane). The largest errors that are stated here
@@ -193,6 +187,12 @@ float oct_geluf(float x); /* tanh form; relative error <= 2^-16 above -9, absolu
 float oct_rope_inv_freq(float base, int64_t j, int64_t head_dim);
 /* cos and sin of x, 0 <= x <= 1e6, computed in double from +, -, * alone; error < 1 ulp of f32. */
 void oct_sincosf(float x, float *s, float *c);
+
+/* Grok-1's router for one token: gate = softmax over all logits[n] (f32, sum in ascending order);
+ * the k largest gates in falling order, the lower expert first on ties, not renormalised.
+ * 1 <= k <= n <= OCT_WEIGHT_MAX_EXPERTS. With NaN among the logits the gates are NaN; experts are
+ * always in range and distinct. */
+void oct_route(const float *logits, int64_t n, int64_t k, int32_t *expert, float *gate);
 
 /* Binary tree of slices, ((0+1)+(2+3))+((4+5)+(6+7)); an odd one moves up unchanged. Fed one slice
  * at a time in ascending order; level[] holds at most 4 pending partial tiles of n floats each.

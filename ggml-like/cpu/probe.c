@@ -1,17 +1,18 @@
 #include "probe.h"
 
-#include <cpuid.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "machine.h"
 
 /* Everything measured passes through here, so that no compiler can leave it out. */
 static volatile uint64_t sink;
 
 /* ---- the loops of the reference row ---------------------------------------------------------- */
 
-uint64_t oct_probe_read__ref(const void *p, size_t bytes, size_t ahead)
+static uint64_t read_words(const void *p, size_t bytes, size_t ahead)
 {
     const char *c = p;
     uint64_t s[4] = {0}, v[4];
@@ -26,9 +27,16 @@ uint64_t oct_probe_read__ref(const void *p, size_t bytes, size_t ahead)
 }
 
 /* Accumulators that the compiler cannot see through: it must neither fold nor vectorise. */
+#if defined(__x86_64__)
+#define IN_FLOAT_REGISTER "+x"
+#elif defined(__aarch64__)
+#define IN_FLOAT_REGISTER "+w"
+#else
+#define IN_FLOAT_REGISTER "+m"
+#endif
 #define EIGHT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
-uint64_t oct_probe_int__ref(int64_t rounds)
+static uint64_t multiply_int(int64_t rounds)
 {
     int32_t a = 3, b = 5;
     __asm__("" : "+r"(a), "+r"(b));
@@ -47,14 +55,14 @@ uint64_t oct_probe_int__ref(int64_t rounds)
 #undef SUM
 }
 
-uint64_t oct_probe_f32__ref(int64_t rounds)
+static uint64_t multiply_f32(int64_t rounds)
 {
     float a = 0.5f, b = 0.25f;
-    __asm__("" : "+x"(a), "+x"(b));
+    __asm__("" : IN_FLOAT_REGISTER(a), IN_FLOAT_REGISTER(b));
 #define START(i) float x##i = (float)i;
 #define STEP(i)          \
     x##i = x##i * a + b; \
-    __asm__("" : "+x"(x##i));
+    __asm__("" : IN_FLOAT_REGISTER(x##i));
 #define SUM(i) +x##i
     EIGHT(START)
     for (int64_t r = 0; r < rounds; r++) {
@@ -67,49 +75,14 @@ uint64_t oct_probe_f32__ref(int64_t rounds)
 #undef SUM
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+static const oct_probe ref_int = {"32-bit multiply and add", 0, 1, 8 * 2, multiply_int};
+static const oct_probe ref_f32 = {"f32 multiply, add", 0, 0, 8 * 2, multiply_f32};
+const oct_probe_set oct_probes__ref = {read_words, {&ref_int, &ref_f32, NULL}};
 
-static bool has_bf16(void)
+const oct_probe *oct_probe_find(oct_probe_kind kind, const oct_kernels *row)
 {
-    unsigned a, b, c, d; /* leaf 7, subleaf 1, EAX bit 5 (Intel SDM volume 2, CPUID) */
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-}
-
-const oct_probe oct_probes[] = {
-    {"32-bit multiply and add", OCT_PROBE_INT, OCT_ISA_REF, 1, 8 * 2, oct_probe_int__ref, NULL},
-    {"mulss, addss", OCT_PROBE_F32, OCT_ISA_REF, 1, 8 * 2, oct_probe_f32__ref, NULL},
-    {"vpmaddwd, vpaddd (ymm)", OCT_PROBE_INT, OCT_ISA_AVX2, 1, 8 * 16 * 2, oct_probe_int__avx2,
-     NULL},
-    {"vfmadd231ps (ymm)", OCT_PROBE_F32, OCT_ISA_AVX2, 1, 12 * 8 * 2, oct_probe_f32__avx2, NULL},
-    {"vpdpbusd (zmm)", OCT_PROBE_INT, OCT_ISA_AVX512, 2, 16 * 64 * 2, oct_probe_int__avx512, NULL},
-    {"tdpbsud (tiles)", OCT_PROBE_INT, OCT_ISA_AMX, 2, 6 * 16 * 16 * 64 * 2, oct_probe_int__amx,
-     NULL},
-    {"vfmadd231ps (zmm)", OCT_PROBE_F32, OCT_ISA_AVX512, 1, 16 * 16 * 2, oct_probe_f32__avx512,
-     NULL},
-    {"vdpbf16ps (zmm)", OCT_PROBE_BF16, OCT_ISA_AVX512, 1, 16 * 32 * 2, oct_probe_bf16__avx512,
-     has_bf16},
-};
-const int oct_n_probes = sizeof oct_probes / sizeof *oct_probes;
-
-const oct_probe *oct_probe_find(oct_probe_kind kind, oct_isa isa)
-{
-    const oct_probe *best = NULL;
-    oct_isa most = oct_isa_detect();
-    for (int i = 0; i < oct_n_probes; i++) {
-        const oct_probe *p = &oct_probes[i];
-        if (p->kind == kind && p->isa <= isa && p->isa <= most && (!best || p->isa > best->isa) &&
-            (!p->available || p->available()))
-            best = p;
-    }
-    return best;
-}
-
-static oct_probe_read_fn *reader_of(oct_isa isa)
-{
-    isa = isa < oct_isa_detect() ? isa : oct_isa_detect();
-    if (isa >= OCT_ISA_AVX512)
-        return oct_probe_read__avx512;
-    return isa >= OCT_ISA_AVX2 ? oct_probe_read__avx2 : oct_probe_read__ref;
+    const oct_probe *p = row->probes ? row->probes->peaks[kind] : NULL;
+    return p && ((row->needs | p->needs) & ~oct_isa_detect()) == 0 ? p : NULL;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -134,16 +107,27 @@ static void read_thread(void *ctx, int thread, int n_threads)
     sink = sum;
 }
 
-double oct_probe_read(oct_team *team, oct_isa isa, size_t ahead, const oct_probe_span *spans,
-                      int64_t n_spans)
+double oct_probe_read(oct_team *team, const oct_kernels *row, size_t ahead,
+                      const oct_probe_span *spans, int64_t n_spans)
 {
-    read_job j = {reader_of(isa), ahead, spans, n_spans};
+    read_job j = {(row->probes ? row->probes : &oct_probes__ref)->read, ahead, spans, n_spans};
     double bytes = 0;
     for (int64_t i = 0; i < n_spans; i++)
         bytes += (double)(spans[i].bytes / 256 * 256);
     double start = oct_seconds();
     oct_team_run(team, read_thread, &j);
     return bytes / (oct_seconds() - start);
+}
+
+void oct_probe_uncache(const void *p, size_t bytes)
+{
+#if defined(__x86_64__)
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_ia32_clflush((const char *)p + i);
+    __builtin_ia32_mfence();
+#else
+    (void)p, (void)bytes;
+#endif
 }
 
 typedef struct peak_job {

@@ -20,37 +20,40 @@ typedef struct oct_probe_span {
     size_t bytes;
 } oct_probe_span;
 
+/* One arithmetic instruction. */
+typedef struct oct_probe {
+    const char *name;
+    oct_isa needs; /* what the CPU must have, beyond what the row needs */
+    int passes16;  /* times it is needed per weight with 16-bit activations; 0: not by `linear` */
+    double ops;    /* multiplications and additions of one round */
+    uint64_t (*run)(int64_t rounds);
+} oct_probe;
+
+/* Reads a span, fetching `ahead` bytes ahead; returns the sum of all 64-bit words (modulo 2^64). */
+typedef uint64_t oct_probe_read_fn(const void *p, size_t bytes, size_t ahead);
+
+/* What a kernel row is measured against. It lies beside its loops, in a file that is compiled for
+ * their instructions, and the row of the kernel table points to it. A row may share another one's
+ * loops, or have none. */
+typedef struct oct_probe_set {
+    oct_probe_read_fn *read;                 /* as its decode kernel reads; never NULL */
+    const oct_probe *peaks[OCT_PROBE_KINDS]; /* NULL: none of this kind */
+} oct_probe_set;
+extern const oct_probe_set oct_probes__ref;
+
+/* The row's probe of a kind; NULL if it has none or this CPU cannot run it. */
+const oct_probe *oct_probe_find(oct_probe_kind kind, const oct_kernels *row);
+
 /* Reads spans one after the other, each shared between the threads in contiguous parts, as decode
  * shares the panels of an expert; every line is fetched `ahead` bytes before it is read. Bytes per
- * second. Which distance is best depends on the machine: try some, and take the fastest. */
-double oct_probe_read(oct_team *team, oct_isa isa, size_t ahead, const oct_probe_span *spans,
-                      int64_t n_spans);
+ * second. Which distance is best depends on the machine: try some, and take the fastest. This CPU
+ * can run the row; the loop is that of ref where the row has no probes. */
+double oct_probe_read(oct_team *team, const oct_kernels *row, size_t ahead,
+                      const oct_probe_span *spans, int64_t n_spans);
 
-typedef enum oct_probe_kind {
-    OCT_PROBE_INT,  /* the integer instruction of a row's matrix products */
-    OCT_PROBE_F32,  /* fused multiply-add */
-    OCT_PROBE_BF16, /* pairs of bf16 summed in f32 */
-    OCT_PROBE_KINDS
-} oct_probe_kind;
-
-/* One row of the table of arithmetic probes: adding one is adding a row (and its loop, in a file
- * that is compiled for the instruction). */
-typedef struct oct_probe {
-    const char *name; /* of the instruction */
-    oct_probe_kind kind;
-    oct_isa isa;  /* kernel row that uses it, and that the CPU must have at least */
-    int passes16; /* times it is needed per weight with 16-bit activations */
-    double ops;   /* multiplications and additions of one round */
-    uint64_t (*run)(int64_t rounds);
-    bool (*available)(void); /* what the CPU must have beyond isa; NULL: nothing */
-} oct_probe;
-extern const oct_probe oct_probes[];
-extern const int oct_n_probes;
-
-/* The probe of a kind for a kernel row on this CPU: the row's own, or that of the nearest row
- * below.
- * NULL if there is none. */
-const oct_probe *oct_probe_find(oct_probe_kind kind, oct_isa isa);
+/* Puts memory that was just written out of all caches, so that reading it reads memory. Does
+ * nothing on processors other than x86-64: there, let it be larger than the caches. */
+void oct_probe_uncache(const void *p, size_t bytes);
 
 /* Operations per second, measured for about `seconds`. */
 double oct_probe_peak(oct_team *team, const oct_probe *p, double seconds);
@@ -61,16 +64,10 @@ double oct_probe_barrier(oct_team *team, int64_t n);
  * gone to sleep: the median of n <= 101. */
 double oct_probe_wake(oct_team *team, int n);
 
-/* The loops, one set per kernel row. Reading returns the sum of all 64-bit words (modulo 2^64). */
-typedef uint64_t oct_probe_read_fn(const void *p, size_t bytes, size_t ahead);
-#define OCT_PROBE_ROW(isa)                                                     \
-    uint64_t oct_probe_read__##isa(const void *p, size_t bytes, size_t ahead); \
-    uint64_t oct_probe_int__##isa(int64_t rounds);                             \
-    uint64_t oct_probe_f32__##isa(int64_t rounds);
-OCT_PROBE_ROW(ref)
-OCT_PROBE_ROW(avx2)
-OCT_PROBE_ROW(avx512)
-uint64_t oct_probe_bf16__avx512(int64_t rounds);
-uint64_t oct_probe_int__amx(int64_t rounds);
+#if defined(__x86_64__)
+extern const oct_probe_set oct_probes__avx2, oct_probes__avx512, oct_probes__amx;
+extern const oct_probe oct_probe_f32__avx512;
+oct_probe_read_fn oct_probe_read__avx512;
+#endif
 
 #endif

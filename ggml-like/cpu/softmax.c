@@ -99,8 +99,8 @@ void oct_softmax_weights(const float *x, int64_t n, float max, float temperature
     }
 }
 
-/* exp(x) for x <= 0 or NaN, 0 below -700; relative error < 2e-14. x = n ln 2 + r, then the series
- * of exp(r) to r^11 / 11!. */
+/* x[i] = exp(x[i]) for x <= 0 or NaN, 0 below -700; relative error < 2e-14. x = n ln 2 + r, then
+ * the series of exp(r) to r^11 / 11!. */
 static void exp_of_doubles(f64x2 x[PAIRS])
 {
     static const double factor[] = {

@@ -6,17 +6,18 @@
  * a ratio does not.
  *
  * Under mpirun there are no probes: what the ranks can do is measured on all of them together when
- * a session is made (ranks_pace.c). */
+ * a session is made (job.h). */
 #ifndef OCT_BENCH_H
 #define OCT_BENCH_H
 
 #include <jansson.h>
 
+#include <octet/convert.h>
+#include <octet/job.h>
+#include <octet/machine.h>
+#include <octet/measure.h>
+
 #include "cli.h"
-#include "cpu_impl.h"
-#include "model_impl.h"
-#include "probe.h"
-#include "ranks_impl.h"
 
 enum { OCT_BENCH_LIST = 32, OCT_BENCH_REPEATS = 99 };
 
@@ -38,7 +39,7 @@ typedef struct oct_bench {
     bool replicate_attention, force;
 
     oct_model *model;
-    const oct_kernels *kernels;
+    const char *kernels;   /* the row, by name */
     oct_session_need need; /* of a session with default parameters */
     json_t *rows;          /* results */
 } oct_bench;
@@ -48,22 +49,19 @@ typedef struct oct_bench {
 /* Threads and probes for one thread count. */
 typedef struct oct_bench_rig {
     const oct_bench *b;
-    oct_comm *comm;       /* of the job, or of one process */
-    oct_session *session; /* whose threads the probes use */
-    oct_team *team;
+    oct_session *session;     /* whose threads the probes use */
+    oct_operation *attention; /* whose keys and values the read probe reads; NULL: expert weights */
     int n_threads;
-    const oct_probe *integer, *f32;
-    oct_probe_span *spans; /* expert weights of the model, in file order */
-    size_t ahead;          /* distance of fetches that reads fastest here */
-    int64_t n_spans, next; /* where the next read probe begins: it walks round and round */
-    double barrier, wake;  /* seconds */
+    int integer, f32; /* instructions */
+    size_t ahead;     /* distance of fetches that reads fastest here */
+    int64_t next;     /* where the next read probe begins: it walks round and round */
 } oct_bench_rig;
 
 /* Under mpirun: no session, threads and probes. */
 OCT_MUST_CHECK oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads,
                                              oct_error *err);
 void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
-/* Bytes per second over the next stretch of expert weights. */
+/* Bytes per second over the next stretch of expert weights, or over all keys and values. */
 double oct_bench_read(oct_bench_rig *r);
 
 /* All probes of a thread count, repeated. */
@@ -74,7 +72,7 @@ json_t *oct_bench_machine(const oct_bench *b);
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* One repetition: does the work, tells how long it took and what it needed at least. */
+/* One repetition: does the work, tells how long it took and what it needed. */
 typedef struct oct_bench_run {
     double seconds;
     double tokens, bytes, ops; /* ops as the probe counts them */
@@ -84,10 +82,9 @@ typedef struct oct_bench_run {
 typedef oct_status oct_bench_fn(void *ctx, oct_bench_run *run, oct_error *err);
 
 /* Runs fn once unmeasured, then b->repeats times between probes, and adds the results to row: see
- * bench_table.c for the keys. arithmetic: the probe that ops are compared with. */
-OCT_MUST_CHECK oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic,
-                                            oct_bench_fn *fn, void *ctx, json_t *row,
-                                            oct_error *err);
+ * bench_table.c for the keys. arithmetic: the instruction that ops are compared with. */
+OCT_MUST_CHECK oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
+                                            void *ctx, json_t *row, oct_error *err);
 /* {"median": ..., "min": ..., "max": ...} of n values, which are sorted. */
 json_t *oct_bench_spread(double *v, int64_t n);
 
@@ -112,8 +109,6 @@ OCT_MUST_CHECK oct_status oct_bench_attention(oct_bench_rig *r, int64_t batch, o
 /* What was run, as the first keys of a result. */
 json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, int64_t depth,
                       int64_t batch, int64_t chunk);
-/* Seconds that a session's threads have waited for each other, the mean over them. */
-double oct_bench_waited(oct_session *s);
 /* Integer instructions per weight and token, compared with one per weight. */
 double oct_bench_passes(const oct_bench_rig *r);
 
@@ -123,6 +118,9 @@ double oct_bench_passes(const oct_bench_rig *r);
  * memory (-1 for a file), to be closed after the model. */
 OCT_MUST_CHECK oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd,
                                               oct_error *err);
+
+/* A model of Grok-1's shape without weights, for predictions. */
+OCT_MUST_CHECK oct_status oct_bench_grok1(oct_model **m, oct_error *err);
 
 /* Predicts tokens per second for b->simulate and prints them; an exit code. -1: nothing is printed,
  * because the rate at which a node reads is needed: measured, bytes per second, 0: not yet. The

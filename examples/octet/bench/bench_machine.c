@@ -29,36 +29,14 @@ static const char *line_of(const char *path, const char *word, char out[128])
     return out;
 }
 
-/* What the kernel tells of the mapping that an address lies in. */
-static void pages_of(const void *address, char out[128])
+static void describe_pages(const oct_model *m, char out[128])
 {
-    FILE *f = fopen("/proc/self/smaps", "r");
-    char line[512];
-    unsigned long long lo, hi, kib, size = 0, rss = 0, huge = 0, page = 0, at = (uintptr_t)address;
-    bool inside = false;
-    while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%llx-%llx ", &lo, &hi) == 2) {
-            if (inside)
-                break;
-            inside = lo <= at && at < hi;
-        } else if (inside) {
-            if (sscanf(line, "Size: %llu", &kib) == 1)
-                size = kib;
-            else if (sscanf(line, "Rss: %llu", &kib) == 1)
-                rss = kib;
-            else if (sscanf(line, "KernelPageSize: %llu", &kib) == 1)
-                page = kib;
-            else if (sscanf(line, "AnonHugePages: %llu", &kib) == 1 ||
-                     sscanf(line, "ShmemPmdMapped: %llu", &kib) == 1 ||
-                     sscanf(line, "FilePmdMapped: %llu", &kib) == 1)
-                huge += kib;
-        }
-    }
-    if (f)
-        fclose(f);
-    snprintf(out, 128, "%llu KiB, %.0f %% of what is mapped in huge pages, %.0f %% resident", page,
-             rss ? 100.0 * (double)huge / (double)rss : 0.0,
-             size ? 100.0 * (double)rss / (double)size : 0.0);
+    oct_page_stats p;
+    oct_measure_pages(m, &p);
+    snprintf(out, 128, "%llu KiB, %.0f %% of what is mapped in huge pages, %.0f %% resident",
+             (unsigned long long)p.page >> 10,
+             p.resident ? 100.0 * (double)p.huge / (double)p.resident : 0.0,
+             p.mapped ? 100.0 * (double)p.resident / (double)p.mapped : 0.0);
 }
 
 static void put(json_t *o, const char *key, const char *value)
@@ -80,8 +58,8 @@ json_t *oct_bench_machine(const oct_bench *b)
              b->need.n_threads, b->need.threads_why, cpus, b->need.n_domains,
              b->need.n_domains == 1 ? "" : "s");
     put(o, "threads", text);
-    put(o, "kernels", b->kernels->name);
-    pages_of(b->model->layers[0].gate_up.data, text);
+    put(o, "kernels", b->kernels);
+    describe_pages(b->model, text);
     put(o, "pages of the weights", text);
     put(o, "transparent huge pages", line_of(thp, "", text));
     put(o, "NUMA balancing", line_of("/proc/sys/kernel/numa_balancing", "", text));

@@ -1,9 +1,10 @@
 /* bench_measure.c: probes and measured work, interleaved. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "ranks.h"
 
 enum { READ_BYTES = 1 << 30 }; /* of a read probe, per eight threads: about 30 ms, no cache */
@@ -18,36 +19,11 @@ static int ascending(const void *a, const void *b)
 
 /* ---- the rig --------------------------------------------------------------------------------- */
 
-/* One span for each expert's panels of each matrix: they lie side by side. */
-static oct_status find_spans(oct_bench_rig *r, oct_error *err)
-{
-    const oct_model *m = r->b->model;
-    int64_t e = m->config.n_experts;
-    r->n_spans = m->config.n_layers * 2 * e;
-    r->spans = malloc((size_t)r->n_spans * sizeof *r->spans);
-    if (!r->spans)
-        return oct_fail(err, OCT_ERR_MEMORY, "bench: no memory for %lld spans",
-                        (long long)r->n_spans);
-    for (int64_t i = 0; i < r->n_spans; i++) {
-        const oct_grok_layer *w = &m->layers[i / (2 * e)];
-        const oct_weight *t = i / e % 2 ? &w->down : &w->gate_up;
-        size_t bytes = t->layout.unit_stride * (size_t)t->layout.n_slices;
-        r->spans[i] = (oct_probe_span){(const char *)t->data + (size_t)(i % e) * bytes, bytes};
-    }
-    return OCT_OK;
-}
-
 double oct_bench_read(oct_bench_rig *r)
 {
-    int64_t n = 0;
-    size_t bytes = 0, enough = (size_t)READ_BYTES * (size_t)((r->n_threads + 7) / 8);
-    if (r->next >= r->n_spans)
-        r->next = 0;
-    for (; r->next + n < r->n_spans && bytes < enough; n++)
-        bytes += r->spans[r->next + n].bytes;
-    double rate = oct_probe_read(r->team, r->b->kernels->isa, r->ahead, r->spans + r->next, n);
-    r->next += n;
-    return rate;
+    uint64_t bytes = (uint64_t)READ_BYTES * (uint64_t)((r->n_threads + 7) / 8);
+    return r->attention ? oct_operation_read(r->attention, r->ahead)
+                        : oct_measure_read(r->session, r->ahead, bytes, &r->next);
 }
 
 /* The distance that reads fastest, by the median of five rounds over all. */
@@ -74,25 +50,18 @@ static void choose_ahead(oct_bench_rig *r)
 
 oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_threads, oct_error *err)
 {
-    oct_isa isa = b->kernels->isa;
-    oct_comm *job = oct_ranks_comm();
-    *r = (oct_bench_rig){.b = b, .comm = job ? job : oct_comm_local(), .n_threads = n_threads};
-    r->integer = oct_probe_find(OCT_PROBE_INT, isa);
-    r->f32 = oct_probe_find(OCT_PROBE_F32, isa);
-    if (job)
+    *r = (oct_bench_rig){.b = b, .n_threads = n_threads};
+    r->integer = oct_instruction_find(b->kernels, OCT_PROBE_INT);
+    r->f32 = oct_instruction_find(b->kernels, OCT_PROBE_F32);
+    if (oct_ranks_job())
         return OCT_OK;
-    oct_session_params p = {
-        .n_ctx = 1, .chunk = 1, .n_threads = n_threads, .isa = b->kernels->name};
+    oct_session_params p = {.n_ctx = 1, .chunk = 1, .n_threads = n_threads, .isa = b->kernels};
     oct_cli_session o = {.model = b->path, .weights = b->weights};
     OCT_TRY(oct_ranks_session_new(&o, b->model, &p, &r->session, err));
-    OCT_TRY(find_spans(r, err));
-    oct_session_parts parts;
-    oct_session_get_parts(r->session, &parts);
-    r->team = ((oct_cpu *)(void *)parts.cpu)->team;
     /* Once over all weights, so that no probe pays for mapping a page or for the disk. */
     do
         (void)oct_bench_read(r);
-    while (r->next < r->n_spans);
+    while (r->next > 0);
     choose_ahead(r);
     return OCT_OK;
 }
@@ -100,7 +69,6 @@ oct_status oct_bench_rig_init(oct_bench_rig *r, const oct_bench *b, int n_thread
 void oct_bench_rig_free(oct_bench_rig *r)
 {
     oct_session_free(r->session);
-    free(r->spans);
     memset(r, 0, sizeof *r);
 }
 
@@ -123,16 +91,10 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-double oct_bench_waited(oct_session *s)
-{
-    oct_session_parts parts;
-    oct_session_get_parts(s, &parts);
-    return oct_team_waited(((oct_cpu *)(void *)parts.cpu)->team);
-}
-
 double oct_bench_passes(const oct_bench_rig *r)
 {
-    return r->b->act == 0 ? r->integer->passes16 : 1;
+    oct_instruction i;
+    return r->b->act == 0 && oct_instruction_get(r->integer, &i) ? i.passes16 : 1;
 }
 
 json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, int64_t depth,
@@ -142,7 +104,7 @@ json_t *oct_bench_row(const oct_bench_rig *r, const char *test, int64_t tokens, 
     return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "test", test, "threads",
                      r->n_threads, "tokens", (json_int_t)tokens, "depth", (json_int_t)depth,
                      "batch", (json_int_t)batch, "chunk", (json_int_t)chunk, "kv", kv[r->b->kv],
-                     "act", act[r->b->act], "kernels", r->b->kernels->name, "weights",
+                     "act", act[r->b->act], "kernels", r->b->kernels, "weights",
                      oct_ranks_placement() ? "owned" : "mapped");
 }
 
@@ -160,19 +122,25 @@ static void put(json_t *row, const char *key, double *v, int64_t n)
     json_object_set_new(row, key, oct_bench_spread(v, n));
 }
 
-oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_bench_fn *fn,
-                             void *ctx, json_t *row, oct_error *err)
+/* Without a probe nothing is known, so that arithmetic takes no time in what is predicted. */
+static double peak_of(const oct_bench_rig *r, int arithmetic)
+{
+    return arithmetic < 0 ? INFINITY : oct_measure_peak(r->session, arithmetic, PEAK_SECONDS);
+}
+
+oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn, void *ctx,
+                             json_t *row, oct_error *err)
 {
     samples s;
     oct_bench_run run = {0};
     int64_t n = r->b->repeats;
     OCT_TRY(fn(ctx, &run, err));
-    double read0 = oct_bench_read(r), peak0 = oct_probe_peak(r->team, arithmetic, PEAK_SECONDS);
+    double read0 = oct_bench_read(r), peak0 = peak_of(r, arithmetic);
     for (int64_t i = 0; i < n; i++) {
         OCT_TRY(fn(ctx, &run, err));
-        double read1 = oct_bench_read(r), peak1 = oct_probe_peak(r->team, arithmetic, PEAK_SECONDS);
+        double read1 = oct_bench_read(r), peak1 = peak_of(r, arithmetic);
         double read = (read0 + read1) / 2, peak = (peak0 + peak1) / 2;
-        double least = larger(run.bytes / read, run.ops / peak); /* seconds */
+        double bound = larger(run.bytes / read, run.ops / peak); /* seconds */
         s.rate[i] = run.tokens / run.seconds;
         s.bytes[i] = run.bytes / run.seconds * 1e-9;
         s.read[i] = read * 1e-9;
@@ -181,8 +149,8 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
         s.peak[i] = peak * 1e-12;
         s.of_peak[i] = run.ops / run.seconds / peak;
         s.sync[i] = run.waited / run.seconds;
-        s.bound[i] = run.tokens / least;
-        s.of_bound[i] = least / run.seconds;
+        s.bound[i] = run.tokens / bound;
+        s.of_bound[i] = bound / run.seconds;
         read0 = read1;
         peak0 = peak1;
     }
@@ -192,8 +160,10 @@ oct_status oct_bench_measure(oct_bench_rig *r, const oct_probe *arithmetic, oct_
     put(row, "read_probe", s.read, n);
     put(row, "of_read_probe", s.of_read, n);
     put(row, "tops", s.ops, n);
-    put(row, "peak_probe", s.peak, n);
-    put(row, "of_peak_probe", s.of_peak, n);
+    if (arithmetic >= 0) {
+        put(row, "peak_probe", s.peak, n);
+        put(row, "of_peak_probe", s.of_peak, n);
+    }
     put(row, "predicted", s.bound, n);
     put(row, "of_predicted", s.of_bound, n);
     put(row, "sync", s.sync, n);
@@ -208,19 +178,17 @@ json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats)
     for (int64_t i = 0; i < repeats; i++)
         v[i] = oct_bench_read(r) * 1e-9;
     json_t *list = json_array(), *read = oct_bench_spread(v, repeats);
-    for (int i = 0; i < oct_n_probes; i++) {
-        const oct_probe *p = &oct_probes[i];
-        if (oct_probe_find(p->kind, p->isa) != p)
-            continue;
+    oct_instruction p;
+    for (int i = 0; oct_instruction_get(i, &p); i++) {
         for (int64_t k = 0; k < repeats; k++)
-            v[k] = oct_probe_peak(r->team, p, PEAK_SECONDS) * 1e-12;
+            v[k] = oct_measure_peak(r->session, i, PEAK_SECONDS) * 1e-12;
         json_t *spread = oct_bench_spread(v, repeats);
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "instruction", p->name, "kernels",
-                                              oct_kernel_rows[p->isa].name, "tops", spread));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "instruction", p.name, "kernels",
+                                              p.isa, "tops", spread));
     }
-    r->barrier = oct_probe_barrier(r->team, 20000);
-    r->wake = oct_probe_wake(r->team, 21);
+    double barrier = oct_measure_barrier(r->session, 20000),
+           wake = oct_measure_wake(r->session, 21);
     return json_pack("{s:i, s:f, s:I, s:o, s:o, s:f, s:f}", "threads", r->n_threads,
                      "gb_per_second", median_of(read), "ahead", (json_int_t)r->ahead, "read", read,
-                     "arithmetic", list, "barrier_us", r->barrier * 1e6, "wake_us", r->wake * 1e6);
+                     "arithmetic", list, "barrier_us", barrier * 1e6, "wake_us", wake * 1e6);
 }

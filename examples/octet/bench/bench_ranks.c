@@ -1,6 +1,6 @@
 /* bench_ranks.c: a model over the ranks of a job, and their exchange alone. */
 #include "bench.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "ranks.h"
 
 enum { FOLDS = 100, WARM_UP = 10, GROK_D_MODEL = 6144 };
@@ -25,7 +25,6 @@ oct_status oct_bench_measure_ranks(oct_bench_rig *r, oct_session *session, doubl
 {
     samples s;
     oct_bench_run run = {0};
-    oct_session_parts parts;
     int64_t n = r->b->repeats;
     OCT_TRY(fn(ctx, &run, err));
     for (int64_t i = 0; i < n; i++) {
@@ -37,9 +36,8 @@ oct_status oct_bench_measure_ranks(oct_bench_rig *r, oct_session *session, doubl
         s.predicted[i] = 1 / predicted;
         s.of_predicted[i] = s.rate[i] * predicted;
     }
-    oct_session_get_parts(session, &parts);
-    json_object_set_new(row, "kernels", json_string(((oct_cpu *)(void *)parts.cpu)->k->name));
-    json_object_set_new(row, "ranks", json_integer(r->comm->size));
+    json_object_set_new(row, "kernels", json_string(oct_session_isa(session)));
+    json_object_set_new(row, "ranks", json_integer(oct_job_size(oct_ranks_job())));
     json_object_set_new(row, "shard", json_string(layout_name()));
     json_object_set_new(row, "gb_per_token", json_real(run.bytes / run.tokens * 1e-9));
     put(row, "tokens_per_second", s.rate, n);
@@ -57,12 +55,12 @@ static oct_status time_folds(const oct_bench *b, int64_t n, oct_error *err)
 {
     double seconds[WARM_UP + FOLDS];
     oct_comm_stats one;
-    OCT_TRY(oct_ranks_time_folds(n, WARM_UP + FOLDS, seconds, &one, err));
+    OCT_TRY(oct_job_time_folds(oct_ranks_job(), n, WARM_UP + FOLDS, seconds, &one, err));
     for (int i = 0; i < WARM_UP + FOLDS; i++)
         seconds[i] *= 1e6;
     return json_array_append_new(
                b->rows, json_pack("{s:s, s:i, s:I, s:o, s:I, s:I}", "test", "fold", "ranks",
-                                  oct_ranks_comm()->size, "floats", (json_int_t)n, "us",
+                                  oct_job_size(oct_ranks_job()), "floats", (json_int_t)n, "us",
                                   oct_bench_spread(seconds + WARM_UP, FOLDS), "bytes_sent",
                                   (json_int_t)one.bytes_sent, "rounds", (json_int_t)one.rounds))
                ? oct_fail(err, OCT_ERR_MEMORY, "bench: no memory for a result")
@@ -83,13 +81,13 @@ oct_status oct_bench_exchange(const oct_bench *b, oct_error *err)
 
 json_t *oct_bench_pace(const oct_bench *b)
 {
-    const oct_rank_pace *p = oct_ranks_pace();
+    const oct_rank_pace *p = oct_job_pace(oct_ranks_job());
+    const int64_t d_model = oct_model_get_info(b->model)->d_model;
     char ranks[80], read[96], sum[96];
-    snprintf(ranks, sizeof ranks, "%d by %s", oct_ranks_comm()->size, layout_name());
+    snprintf(ranks, sizeof ranks, "%d by %s", oct_job_size(oct_ranks_job()), layout_name());
     snprintf(read, sizeof read, "%.1f GB/s by the slowest rank, all at once", p->read * 1e-9);
     snprintf(sum, sizeof sum, "%.1f us, and %.2f us for each %lld floats", p->latency * 1e6,
-             p->per_float * 1e6 * (double)b->model->config.d_model,
-             (long long)b->model->config.d_model);
+             p->per_float * 1e6 * (double)d_model, (long long)d_model);
     return json_pack("{s:s, s:s, s:s}", "ranks", ranks, "memory read", read,
                      "sum over the ranks, nobody late", sum);
 }

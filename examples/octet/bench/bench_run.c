@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 #include "ranks.h"
 
@@ -81,8 +81,8 @@ static oct_status start(run_state *s, oct_error *err)
                             .n_threads = s->rig->n_threads,
                             .kv = (oct_kv_type)b->kv,
                             .act = (oct_act)b->act,
-                            .isa = b->kernels->name,
-                            .comm = oct_ranks_comm(),
+                            .isa = b->kernels,
+                            .comm = oct_job_comm(oct_ranks_job()),
                             .cancel = oct_cli_cancel_flag()};
     const oct_cli_session o = {
         .model = b->path, .shard = b->shard, .replicate_attention = b->replicate_attention};
@@ -108,39 +108,30 @@ static oct_status start(run_state *s, oct_error *err)
 
 /* Multiply-accumulates with weights, per row, in the four matrices of a layer. Attention itself,
  * router and norms are left out: they count as time, not as work. */
-static double layer_macs(const oct_grok_config *c, bool after_kv)
+static double layer_macs(const oct_model_info *c, bool after_kv)
 {
     double d = (double)c->d_model, p = (double)c->head_dim;
     double q = (double)c->n_q_heads, kv = (double)c->n_kv_heads;
     if (!after_kv)
         return d * p * (q + 2 * kv);
-    return d * p * q + (double)c->n_used * 3 * d * (double)c->d_ff;
+    return d * p * q + (double)c->n_experts_used * 3 * d * (double)c->d_ff;
 }
 
 /* Needed multiplications and additions for n rows of which n_out logits are wanted: in the last
  * layer only those go on once keys and values are stored. */
 static double needed_ops(const oct_bench *b, double n, double n_out)
 {
-    const oct_grok_config *c = &b->model->config;
+    const oct_model_info *c = oct_model_get_info(b->model);
     double layers = (double)c->n_layers;
     return 2 *
            (layers * n * layer_macs(c, false) + ((layers - 1) * n + n_out) * layer_macs(c, true) +
             n_out * (double)c->n_vocab * (double)c->d_model);
 }
 
-/* Keys and values of so many positions in all layers. */
-static double kv_bytes(const run_state *s, double positions)
+static void divide(const oct_comm_stats *from, oct_bench_run *run)
 {
-    oct_session_parts p;
-    oct_session_get_parts(s->session, &p);
-    return (double)(2 * p.kv->n_layers * p.kv->n_heads * p.kv->head_dim) *
-           (double)p.kv->elem_bytes * positions;
-}
-
-static void divide(const run_state *s, const oct_comm_stats *from, oct_bench_run *run)
-{
-    const oct_comm *c = s->rig->comm;
-    run->ranks = oct_rank_divide(run->seconds, from, &c->stats, c->size, oct_ranks_pace());
+    const oct_comm_stats to = oct_job_stats(oct_ranks_job());
+    run->ranks = oct_job_divide(oct_ranks_job(), run->seconds, from, &to);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -153,18 +144,18 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_batch batch = {s->n, s->tokens, NULL, NULL};
     oct_session_truncate(s->session, 0, s->depth);
     oct_session_get_stats(s->session, &before);
-    const oct_comm_stats talked = s->rig->comm->stats;
-    double waited = oct_bench_waited(s->session), start = oct_seconds();
+    const oct_comm_stats talked = oct_job_stats(oct_ranks_job());
+    double waited = oct_measure_waited(s->session), start = oct_seconds();
     OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     run->seconds = oct_seconds() - start;
-    divide(s, &talked, run);
-    run->waited = oct_bench_waited(s->session) - waited;
+    divide(&talked, run);
+    run->waited = oct_measure_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
     double n = (double)s->n;
     run->tokens = n;
     /* Keys and values once a layer, however often the kernels come back to them. */
     run->bytes = (double)(after.bytes_read - after.kv_read - before.bytes_read + before.kv_read) +
-                 kv_bytes(s, (double)(s->depth + s->n));
+                 (double)oct_measure_kv_bytes(s->session) * (double)(s->depth + s->n);
     run->ops = needed_ops(b, n, 1) * oct_bench_passes(s->rig);
     return OCT_OK;
 }
@@ -173,18 +164,16 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
 static double predict(const run_state *s)
 {
     int64_t depth = s->depth + s->n / 2;
-    return s->batch == 1 && s->decoding
-               ? oct_rank_predict(s->rig->b->model, s->rig->comm->size,
-                                  oct_ranks_layout(OCT_SHARD_SLICE), depth,
-                                  oct_kv_elem_bytes((oct_kv_type)s->rig->b->kv), oct_ranks_pace())
-               : 0;
+    return s->batch == 1 && s->decoding ? oct_job_predict(oct_ranks_job(), s->rig->b->model, depth,
+                                                          (oct_kv_type)s->rig->b->kv)
+                                        : 0;
 }
 
 static oct_status measure(run_state *s, const char *test, oct_bench_fn *fn, oct_error *err)
 {
     json_t *row = oct_bench_row(s->rig, test, s->n_timed, s->depth, s->batch, s->rig->b->chunk);
     oct_status status = start(s, err);
-    if (status == OCT_OK && oct_ranks_comm())
+    if (status == OCT_OK && oct_ranks_job())
         status = oct_bench_measure_ranks(s->rig, s->session, predict(s), fn, s, row, err);
     else if (status == OCT_OK)
         status = oct_bench_measure(s->rig, s->rig->integer, fn, s, row, err);
@@ -216,8 +205,8 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
     for (int64_t i = 0; i < s->n; i++) {
         if (i == 1) {
             oct_session_get_stats(s->session, &before);
-            talked = s->rig->comm->stats;
-            waited = oct_bench_waited(s->session);
+            talked = oct_job_stats(oct_ranks_job());
+            waited = oct_measure_waited(s->session);
             start = oct_seconds();
         }
         oct_batch batch = {s->batch, s->tokens + i * s->batch % (s->room - s->batch + 1), s->seq,
@@ -225,8 +214,8 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
         OCT_TRY(oct_eval(s->session, &batch, s->logits, err));
     }
     run->seconds = oct_seconds() - start;
-    divide(s, &talked, run);
-    run->waited = oct_bench_waited(s->session) - waited;
+    divide(&talked, run);
+    run->waited = oct_measure_waited(s->session) - waited;
     oct_session_get_stats(s->session, &after);
     run->tokens = (double)(s->n_timed * s->batch);
     run->bytes = (double)(after.bytes_read - before.bytes_read);

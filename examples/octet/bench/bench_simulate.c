@@ -1,12 +1,10 @@
 /* bench_simulate.c: tokens per second of a cluster that is not there, from the speed of one machine
  * and two numbers of its network. A token takes as long as the slowest rank reads, at the rate at
- * which a machine reads while it decodes, and the exchange on top: see predict.c. */
+ * which a machine reads while it decodes, and the exchange on top: see oct_predict_token. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
-#include "predict.h"
-#include "hparams.h"
 
 typedef struct cluster {
     int nodes;
@@ -38,37 +36,34 @@ static bool parse(const char *text, cluster *n)
 }
 
 /* one: seconds of one node. */
-static json_t *row_of(const oct_token_cost *k, double compute, double one, const oct_shard *s)
+static json_t *row_of(const oct_token_cost *k, double compute, double one, int nodes,
+                      oct_shard_layout layout)
 {
     double seconds = compute + k->exchange;
-    return json_pack("{s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nodes", s->size, "shard",
-                     s->size == 1 ? "-" : oct_shard_name(s->layout), "gb_per_token",
-                     k->bytes * 1e-9, "compute_ms", compute * 1e3, "exchange_ms", k->exchange * 1e3,
-                     "rounds", k->rounds, "tokens_per_second", 1 / seconds, "speed_up",
-                     one / seconds, "exchange_share", k->exchange / seconds);
+    return json_pack("{s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nodes", nodes, "shard",
+                     nodes == 1 ? "-" : oct_shard_name(layout), "gb_per_token", k->bytes * 1e-9,
+                     "compute_ms", compute * 1e3, "exchange_ms", k->exchange * 1e3, "rounds",
+                     k->rounds, "tokens_per_second", 1 / seconds, "speed_up", one / seconds,
+                     "exchange_share", k->exchange / seconds);
 }
 
-static oct_status simulate(const oct_grok_config *c, const cluster *n, double depth,
-                           int64_t kv_elem, json_t *rows, oct_error *err)
+static oct_status simulate(const oct_model *m, const cluster *n, double depth, oct_kv_type kv,
+                           json_t *rows, oct_error *err)
 {
-    oct_grok_layouts l;
-    oct_shard s;
     double one = 0;
-    OCT_TRY(oct_grok_config_check(c, err));
-    OCT_TRY(oct_grok_layouts_init(c, NULL, &l, err));
     for (int size = 1; size <= n->nodes;
          size = size < n->nodes && 2 * size > n->nodes ? n->nodes : 2 * size)
         for (int k = 0; k < (size == 1 ? 1 : OCT_SHARD_LAYOUTS); k++) {
+            oct_token_cost cost;
             const char *wrong =
-                oct_shard_make((oct_shard_layout)k, 0, size, c->n_slices, c->n_experts, &s);
+                oct_predict_token(m, (oct_shard_layout)k, size, depth, kv, &n->net, &cost);
             if (wrong && size == n->nodes)
                 return oct_fail(err, OCT_ERR_ARG, "bench: %d nodes: %s", size, wrong);
             if (wrong)
                 continue;
-            oct_token_cost cost = oct_predict_token(c, &l, &s, depth, kv_elem, &n->net);
             double compute = cost.bytes / n->read;
             one = size == 1 ? compute : one;
-            json_array_append_new(rows, row_of(&cost, compute, one, &s));
+            json_array_append_new(rows, row_of(&cost, compute, one, size, (oct_shard_layout)k));
         }
     return OCT_OK;
 }
@@ -78,7 +73,7 @@ static double number(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
-static void print_rows(const cluster *n, const json_t *rows, const oct_grok_config *c, double depth)
+static void print_rows(const cluster *n, const json_t *rows, const oct_model_info *c, double depth)
 {
     size_t i;
     json_t *row;
@@ -102,12 +97,30 @@ static void print_rows(const cluster *n, const json_t *rows, const oct_grok_conf
                  "2 (n-1)/n of its bytes, and nobody waits for\nanybody but for reading more.\n");
 }
 
+static int predict(const oct_bench *b, const oct_model *m, const cluster *n)
+{
+    oct_error err = {0};
+    double depth = (double)b->depths.v[0];
+    json_t *rows = json_array();
+    int code = OCT_EXIT_OK;
+    if (simulate(m, n, depth, (oct_kv_type)b->kv, rows, &err) != OCT_OK) {
+        code = oct_cli_fail(&err);
+    } else if (b->format == OCT_BENCH_JSON) {
+        char *text = json_dumps(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        oct_cli_outf("%s\n", text ? text : "null");
+        free(text);
+    } else {
+        print_rows(n, rows, oct_model_get_info(m), depth);
+    }
+    json_decref(rows);
+    return code != OCT_EXIT_OK ? code : oct_cli_out_end();
+}
+
 int oct_bench_simulate(const oct_bench *b, double measured)
 {
     cluster n = {0};
     oct_error err = {0};
-    double depth = (double)b->depths.v[0];
-    oct_grok_config c = b->model && !b->synthetic ? b->model->config : oct_grok1_config(64, 131072);
+    oct_model *m;
     if (!parse(b->simulate, &n)) {
         oct_cli_error("bench: --simulate '%s', expected NODES,LATENCY_US,GBYTE_PER_S, and perhaps "
                       ",READ_GBYTE_PER_S",
@@ -117,18 +130,11 @@ int oct_bench_simulate(const oct_bench *b, double measured)
     n.read = n.read > 0 ? n.read : measured;
     if (!(n.read > 0))
         return -1;
-    json_t *rows = json_array();
-    oct_status s = simulate(&c, &n, depth, oct_kv_elem_bytes((oct_kv_type)b->kv), rows, &err);
-    int code = OCT_EXIT_OK;
-    if (s != OCT_OK) {
-        code = oct_cli_fail(&err);
-    } else if (b->format == OCT_BENCH_JSON) {
-        char *text = json_dumps(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-        oct_cli_outf("%s\n", text ? text : "null");
-        free(text);
-    } else {
-        print_rows(&n, rows, &c, depth);
-    }
-    json_decref(rows);
-    return code != OCT_EXIT_OK ? code : oct_cli_out_end();
+    if (b->model && !b->synthetic)
+        return predict(b, b->model, &n);
+    if (oct_bench_grok1(&m, &err) != OCT_OK)
+        return oct_cli_fail(&err);
+    int code = predict(b, m, &n);
+    oct_model_close(m);
+    return code;
 }

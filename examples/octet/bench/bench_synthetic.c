@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "convert.h"
-#include "memory.h"
+#include "cli_session.h"
 #include "progress.h"
 
 static oct_status enough_memory(const oct_synthetic_params *p, oct_error *err)
@@ -15,13 +14,14 @@ static oct_status enough_memory(const oct_synthetic_params *p, oct_error *err)
     oct_memory have;
     char a[24], b[24];
     OCT_TRY(oct_synthetic_bytes(p, &total, err));
-    oct_memory_have("", &have);
-    uint64_t limit = have.system < have.cgroup ? have.system : have.cgroup;
+    oct_memory_get("", &have);
+    const uint64_t limit = have.limit;
     if (total > limit - limit / 16)
         return oct_fail(err, OCT_ERR_MEMORY,
                         "%lld layers take %s of memory, but only %s are available (--layers makes "
                         "it fewer, -o FILE writes to disk)",
-                        (long long)p->n_layers, oct_cli_bytes(total, a), oct_cli_bytes(limit, b));
+                        (long long)p->n_layers, oct_memory_text(total, a),
+                        oct_memory_text(limit, b));
     return OCT_OK;
 }
 
@@ -56,5 +56,20 @@ oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd, oct_
     if (progress.what)
         oct_progress_end(&progress, s == OCT_OK);
     oct_cli_temp_file(NULL);
+    return s;
+}
+
+oct_status oct_bench_grok1(oct_model **m, oct_error *err)
+{
+    char path[64];
+    const oct_synthetic_params p = {.hollow = true,
+                                    .fd = memfd_create("octet-grok-1", MFD_CLOEXEC)};
+    if (p.fd < 0)
+        return oct_fail(err, OCT_ERR_IO, "cannot make a file in memory: %s", strerror(errno));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
+    oct_status s = oct_synthetic_write(&p, err);
+    if (s == OCT_OK)
+        s = oct_model_open(path, m, err);
+    close(p.fd);
     return s;
 }

@@ -212,7 +212,7 @@ int oct_bench_print(const oct_bench *b, const json_t *all)
     }
     markdown_facts(json_object_get(all, "machine"));
     markdown_facts(json_object_get(all, "model"));
-    if (oct_ranks_comm())
+    if (oct_ranks_job())
         markdown_facts(json_object_get(all, "pace"));
     else
         markdown_probes(json_object_get(all, "probes"));

@@ -1,4 +1,4 @@
-/* Memory that a process may still take, read from made-up /proc and /sys trees. */
+/* Memory and processors that a process may still take, read from made-up /proc and /sys trees. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-#include "memory.h"
+#include "cgroup.h"
+#include "machine.h"
 
 static char root[] = "/tmp/octet-memory-XXXXXX";
 
@@ -51,7 +52,7 @@ static void meminfo_only(void **state)
     (void)state;
     oct_memory m;
     put("proc/meminfo", "MemTotal:  8000 kB\nMemFree: 10 kB\nMemAvailable:    1234 kB\n");
-    oct_memory_have(root, &m);
+    oct_memory_get(root, &m);
     assert_int_equal(m.system, 1234 * 1024);
     assert_true(m.cgroup == UINT64_MAX);
 }
@@ -60,7 +61,7 @@ static void nothing_readable(void **state)
 {
     (void)state;
     oct_memory m;
-    oct_memory_have(root, &m);
+    oct_memory_get(root, &m);
     assert_true(m.system == UINT64_MAX && m.cgroup == UINT64_MAX);
 }
 
@@ -79,15 +80,15 @@ static void v2_ancestors(void **state)
     put("sys/fs/cgroup/user.slice/memory.current", "3000000\n");
     put("sys/fs/cgroup/user.slice/memory.stat",
         "anon 900000\nfile 2100000\ninactive_file 1500000\nactive_file 500000\nshmem 100000\n");
-    oct_memory_have(root, &m);
+    oct_memory_get(root, &m);
     assert_int_equal(m.cgroup, 5000000 - (3000000 - 2000000));
 
     put("sys/fs/cgroup/user.slice/box.scope/memory.max", "2000100\n");
-    oct_memory_have(root, &m);
+    oct_memory_get(root, &m);
     assert_int_equal(m.cgroup, 2000000);
 
     put("sys/fs/cgroup/user.slice/box.scope/memory.current", "9000000\n"); /* over the limit */
-    oct_memory_have(root, &m);
+    oct_memory_get(root, &m);
     assert_int_equal(m.cgroup, 0);
 }
 
@@ -105,8 +106,38 @@ static void v1_container(void **state)
     put("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "300000\n");
     put("sys/fs/cgroup/memory/job/memory.stat",
         "cache 1\ninactive_file 7\ntotal_inactive_file 90000\ntotal_active_file 10000\n");
-    oct_memory_have(root, &m);
+    oct_memory_get(root, &m);
     assert_int_equal(m.cgroup, 700000 - 200000);
+    assert_int_equal(m.limit, 700000 - 200000);
+}
+
+/* The tightest quota on the way up; "max", -1 and files that are missing are none. */
+static void cpus_v2(void **state)
+{
+    (void)state;
+    put("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    put("proc/self/cgroup", "0::/a/b\n");
+    assert_true(oct_cgroup_cpus(root) == 0);
+    put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    assert_true(oct_cgroup_cpus(root) == 0);
+    put("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+    assert_true(oct_cgroup_cpus(root) == 2.5);
+    put("sys/fs/cgroup/a/b/cpu.max", "300000 100000\n");
+    assert_true(oct_cgroup_cpus(root) == 2.5);
+}
+
+static void cpus_v1(void **state)
+{
+    (void)state;
+    put("proc/self/mountinfo",
+        "39 20 0:29 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+        "40 20 0:30 /docker/abc /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n");
+    put("proc/self/cgroup", "6:cpuset:/docker/abc\n5:cpuacct,cpu:/docker/abc\n");
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    assert_true(oct_cgroup_cpus(root) == 0);
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n");
+    assert_true(oct_cgroup_cpus(root) == 0.5);
 }
 
 int main(void)
@@ -116,6 +147,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(nothing_readable, begin, end),
         cmocka_unit_test_setup_teardown(v2_ancestors, begin, end),
         cmocka_unit_test_setup_teardown(v1_container, begin, end),
+        cmocka_unit_test_setup_teardown(cpus_v2, begin, end),
+        cmocka_unit_test_setup_teardown(cpus_v1, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

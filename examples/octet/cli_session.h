@@ -1,20 +1,13 @@
-/* memory.h: how much memory this process may still take, and whether a session fits into it. */
-#ifndef OCT_MEMORY_H
-#define OCT_MEMORY_H
+/* cli_session.h: what commands that run a model share: options, opening it, whether a session
+ * fits. */
+#ifndef OCT_CLI_SESSION_H
+#define OCT_CLI_SESSION_H
 
 #include <stdint.h>
 
+#include <octet/machine.h>
+
 #include "cli.h"
-
-/* Bytes. UINT64_MAX: no limit, or it cannot be read. */
-typedef struct oct_memory {
-    uint64_t system; /* MemAvailable: free memory and what the kernel would give up for it */
-    uint64_t cgroup; /* tightest limit on the way from the process's control groups (v1 and v2) to
-                        their roots, minus what is in use there and cannot be reclaimed */
-} oct_memory;
-
-/* root is put in front of /proc and of mount points: "" in life, a made-up tree in tests. */
-void oct_memory_have(const char *root, oct_memory *m);
 
 /* Options that every command which runs a model understands. */
 typedef struct oct_cli_session {
@@ -36,7 +29,7 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
     OCT_ROW_TEXT('m', "model", &(s).model, "FILE", "model file, made by `octet convert` (required)")
 #define OCT_CLI_CTX_ROW(s, help) OCT_ROW_INT('c', "ctx-size", &(s).n_ctx, 1, 2147483647, "N", help)
 #define OCT_CLI_SESSION_ROWS(s)                                                         \
-    OCT_ROW_INT('t', "threads", &(s).n_threads, 1, 1024, "N",                           \
+    OCT_ROW_INT('t', "threads", &(s).n_threads, 1, OCT_MAX_THREADS, "N",                \
                 "threads [one per physical core that may be used]"),                    \
         OCT_ROW_INT(0, "chunk", &(s).chunk, 1, 16384, "N",                              \
                     "prompt tokens evaluated together [512; with AMX 2048];\n"          \
@@ -64,12 +57,12 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                      "go on although the weights do not fit into memory: they are\n"    \
                      "then read from disk again and again")
 
-/* A file in a memory file system is in memory already; what is available does not count it. */
-bool oct_cli_in_memory(const char *path);
-
 oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention);
 /* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_layout k. */
 unsigned oct_cli_shards(const oct_cli_session *o);
+
+/* This machine, looked at once; NULL if that fails, which sessions then report. */
+const oct_machine *oct_cli_machine(void);
 
 /* Session parameters from options. */
 void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_seqs,

@@ -1,20 +1,16 @@
-/* ranks_pace.c: how fast the ranks of a job are, and what that means for the layout and for the
+/* job_pace.c: how fast the ranks of a job are, and what that means for the layout and for the
  * time that their messages take. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "cli.h"
-#include "memory.h"
-#include "model_impl.h"
-#include "predict.h"
+#include "job_impl.h"
+#include "machine.h"
+#include "measure.h"
 #include "probe.h"
-#include "ranks_impl.h"
-#include "shard.h"
-#include "threads.h"
 
 enum { FOLDS = 32, LONG_VECTOR = 8, LINE = 64, PAGE = 4096, HUGE_PAGE = 2 << 20 };
-static const size_t READ_BYTES = 32 << 20, READ_MOST = (size_t)4 << 30; /* per thread; of all */
+static const size_t READ_BYTES = 32 << 20, READ_LIMIT = (size_t)4 << 30; /* per thread; of all */
 
 /* The fastest of some folds: what the exchange takes when nobody is late. */
 static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, oct_error *err)
@@ -32,10 +28,10 @@ static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, o
 static char *new_block(int n_threads, size_t *bytes)
 {
     oct_memory have;
-    oct_memory_have("", &have);
-    uint64_t share = (have.system < have.cgroup ? have.system : have.cgroup) / 32;
+    oct_memory_get("", &have);
+    uint64_t share = have.limit / 32;
     size_t n = (size_t)n_threads * READ_BYTES;
-    n = n < READ_MOST ? n : READ_MOST;
+    n = n < READ_LIMIT ? n : READ_LIMIT;
     n = n < share ? n : (size_t)share;
     char *p = NULL;
     for (; n >= HUGE_PAGE && !p; n /= 2) {
@@ -47,8 +43,8 @@ static char *new_block(int n_threads, size_t *bytes)
     return p;
 }
 
-/* A thread's part is that which it will read: so it lies on its NUMA node. What writing left in
- * caches is put out of them, however large they are. */
+/* A thread's part is that which it will read: so it lies on its NUMA node. Then flushes the lines
+ * that this first touch left cached. */
 static void touch_thread(void *ctx, int thread, int n_threads)
 {
     const oct_probe_span *span = ctx;
@@ -57,14 +53,12 @@ static void touch_thread(void *ctx, int thread, int n_threads)
     oct_team_range((int64_t)(span->bytes / 256), thread, n_threads, &lo, &hi);
     for (int64_t i = 256 * lo; i < 256 * hi; i += PAGE)
         p[i] = 1;
-    for (int64_t i = 256 * lo; i < 256 * hi; i += LINE)
-        __builtin_ia32_clflush(p + i);
-    __builtin_ia32_mfence();
+    oct_probe_uncache(p + 256 * lo, (size_t)(hi - lo) * 256);
 }
 
 /* All ranks read at once. *rate: 0 if this one cannot measure it. */
-static oct_status time_reading(oct_comm *c, int n_threads, oct_isa isa, double *all, double *rate,
-                               oct_error *err)
+static oct_status time_reading(oct_comm *c, int n_threads, const oct_kernels *row, double *all,
+                               double *rate, oct_error *err)
 {
     oct_team *team = NULL;
     oct_error none = {0};
@@ -76,13 +70,13 @@ static oct_status time_reading(oct_comm *c, int n_threads, oct_isa isa, double *
         oct_team_run(team, touch_thread, &span);
     oct_status status = c->gather(c, rate, sizeof *rate, all, err);
     if (status == OCT_OK && team)
-        *rate = oct_probe_read(team, isa, (size_t)oct_stream_ahead(), &span, 1);
+        *rate = oct_probe_read(team, row, (size_t)oct_stream_ahead(), &span, 1);
     oct_team_free(team);
     free(block);
     return status == OCT_OK ? c->gather(c, rate, sizeof *rate, all, err) : status;
 }
 
-oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa isa,
+oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, const oct_kernels *row,
                             oct_rank_pace *pace, oct_error *err)
 {
     int64_t told[2] = {d_model, n_threads};
@@ -101,7 +95,7 @@ oct_status oct_rank_measure(oct_comm *c, int64_t d_model, int n_threads, oct_isa
                               told[1] < 1     ? 1
                               : told[1] > 256 ? 256
                                               : (int)told[1],
-                              isa, all, &read, err);
+                              row, all, &read, err);
     for (int r = 0; r < c->size && status == OCT_OK; r++)
         read = fmin(read, all[r]);
     pace->per_float = fmax(0, (lengthy - brief) / (double)((LONG_VECTOR - 1) * n));
@@ -123,14 +117,12 @@ static oct_network network_of(const oct_rank_pace *pace, int n_ranks)
 }
 
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_layout by, int64_t depth,
-                        int64_t kv_elem, const oct_rank_pace *pace)
+                        oct_kv_type kv, const oct_rank_pace *pace)
 {
-    oct_shard s;
+    oct_token_cost cost;
     const oct_network net = network_of(pace, n_ranks);
-    if (oct_shard_make(by, 0, n_ranks, m->config.n_slices, m->config.n_experts, &s))
+    if (oct_predict_token(m, by, n_ranks, (double)depth, kv, &net, &cost))
         return INFINITY;
-    oct_token_cost cost =
-        oct_predict_token(&m->config, &m->layouts, &s, (double)depth, kv_elem, &net);
     return cost.bytes / pace->read + cost.exchange;
 }
 

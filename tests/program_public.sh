@@ -1,0 +1,43 @@
+#!/bin/bash
+# The program is one that anybody could have written: its sources, copied out of the tree, compile with what
+# is installed and nothing else, and do the same.
+set -eu
+tmp=$(mktemp -d)
+manifest=$OCT_TEST_BUILD/install_manifest.txt
+[ ! -f "$manifest" ] || cp "$manifest" "$tmp/manifest"
+clean_up()
+{
+    rm -f "$manifest"
+    [ ! -f "$tmp/manifest" ] || cp "$tmp/manifest" "$manifest"
+    rm -rf "$tmp"
+}
+trap clean_up EXIT
+. "$(dirname "$0")/consumer_rig.sh"
+if [ "$OCT_TEST_SANITIZE" = 1 ]; then
+    echo "SKIPPED: programs outside are built without sanitizers"
+    exit 77
+fi
+quiet cmake --install "$OCT_TEST_BUILD" --prefix "$tmp/prefix"
+cp -r "$source/examples/octet" "$tmp/program"
+cd "$tmp/program"
+libdir=$(dirname "$(find "$tmp/prefix" -name 'liboctet.*' ! -type d | head -n 1)")
+# shellcheck disable=SC2046
+quiet gcc -std=c11 -D_GNU_SOURCE -DOCT_COMMIT='""' -Wall -Wextra -Werror -I. -Ibench -I"$tmp/prefix/include" \
+    ./*.c bench/*.c -o octet $(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --cflags --libs octet) \
+    $(pkg-config --cflags --libs jansson libedit) -lm -Wl,-rpath,"$libdir"
+
+same()
+{
+    local here there
+    there=$("$OCT_TEST_OCTET" "$@") || fail "octet $1 failed"
+    here=$(./octet "$@") || fail "octet $1, compiled outside, failed"
+    [ -n "$here" ] && [ "$here" = "$there" ] || fail "octet $1 prints: $here; the one built inside: $there"
+}
+same --help
+same run -m "$model" -p "$prompt" -n 12 --temp 0
+same info -m "$model" --keys --tensors --verify
+same bench --simulate 8,10,11.5,400
+same convert --help
+./octet convert "$OCT_TEST_TINY" -o model.gguf 2>/dev/null && cmp -s model.gguf "$model" ||
+    fail "octet convert, compiled outside, makes another file"
+echo "program_public: $(ls ./*.c bench/*.c | wc -l) files compile outside the tree"
