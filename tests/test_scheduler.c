@@ -646,7 +646,8 @@ static int close_model(void **state)
     return 0;
 }
 
-int main(void)
+/* test_scheduler [TEST]: that one alone, which thread sanitizers are quick enough for. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_storm),     cmocka_unit_test(test_fair),
@@ -657,5 +658,7 @@ int main(void)
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_failure),
         cmocka_unit_test(test_numeric),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
