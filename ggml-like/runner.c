@@ -189,6 +189,8 @@ oct_status oct_runner_run(oct_runner *r, oct_run *run, const oct_tally *tally, o
             r->backend[i]->end(r->backend[i]);
     if (status == OCT_OK)
         note_routes(&a);
+    else if (status != OCT_ERR_CANCELLED && r->comm->size > 1)
+        r->comm->broken = true; /* the other ranks do not know of it: they wait for this one */
     run->cancel = a.cancel;
     return status;
 }

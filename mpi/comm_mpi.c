@@ -95,7 +95,7 @@ static int first_missing(const mpi_comm *m, int n)
     return -1;
 }
 
-/* The first n requests. Who waits for long gives up the core: first now and then, later mostly. */
+/* The first n requests. Backs off: spins, then yields, then sleeps. */
 static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline, oct_error *err)
 {
     double start = 0;
@@ -168,9 +168,11 @@ static oct_status make_room(mpi_comm *m, int64_t n, oct_error *err)
     if (n <= m->room)
         return OCT_OK;
     float *parts = realloc(m->parts, (size_t)n * (size_t)m->base.size * sizeof *parts);
-    if (!parts)
+    if (!parts) {
+        m->base.broken = true; /* the others send their parts by now */
         return oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory for %lld floats of %d ranks",
                         (long long)n, m->base.size);
+    }
     m->parts = parts;
     m->room = n;
     return OCT_OK;
