@@ -31,8 +31,8 @@ OCT_API void oct_measure_pages(const oct_model *m, oct_page_stats *out);
 
 /* ---- probes ---------------------------------------------------------------------------------- */
 
-/* Bytes per second over the next `bytes` of expert weights or a little more, each matrix shared
- * between the threads in contiguous parts; every line is fetched `ahead` bytes before it is read.
+/* Bytes per second over the next `bytes` of expert weights or a little more, on a rank of its own,
+ * each matrix shared between the threads in contiguous parts; every line is fetched `ahead` bytes before it is read.
  * Which distance is best depends on the machine: try some, and take the fastest. *next: the matrix
  * to begin with, 0 at first; moved on, to 0 again after the last. */
 OCT_API double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *next);

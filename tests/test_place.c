@@ -14,6 +14,7 @@
 
 #include "machine.h"
 #include "machine_rig.h"
+#include "measure.h"
 #include "placement.h"
 #include "topology.h"
 
@@ -214,6 +215,18 @@ static void test_kept(void **state)
     assert_int_equal(oct_placement_own(m, &(oct_own_params){.n_threads = 2}, &owned, &r, &err),
                      OCT_OK); /* of what is there */
     oct_placement_free(owned);
+    oct_comm comm = {.rank = 1, .size = 2};
+    int64_t next = 0;
+    err = (oct_error){0};
+    assert_int_equal(
+        oct_session_new(m, &(oct_session_params){.n_threads = 2, .comm = &comm}, &s, &err), OCT_OK);
+    assert_true(oct_measure_read(s, 4096, UINT64_MAX, &next) > 0 && next == 0);
+    oct_session_free(s);
+    oct_model_close(m);
+    m = open_tiny();
+    assert_int_equal(oct_model_keep_part(m, 0, 1, OCT_SHARD_EXPERT, &err), OCT_OK);
+    assert_int_equal(oct_session_new(m, &(oct_session_params){.n_threads = 2}, &s, &err), OCT_OK);
+    oct_session_free(s);
     oct_model_close(m);
 }
 
