@@ -275,7 +275,7 @@ OCT_API int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float
 /* ln sum exp(logits[i]), i < n, so that logits[id] - it is the log-probability of any id; NaN if a
  * logit is NaN or +Inf or all are -Inf. */
 OCT_API double oct_log_sum_exp(const float *logits, int64_t n);
-/* ln softmax(logits)[id], NaN where oct_log_sum_exp is. */
+/* ln softmax(logits)[id]; NaN where oct_log_sum_exp is, and for an id out of range. */
 OCT_API double oct_logprob(const float *logits, int64_t n, int32_t id);
 
 typedef struct oct_token_logprob {

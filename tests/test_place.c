@@ -230,6 +230,37 @@ static void test_kept(void **state)
     oct_model_close(m);
 }
 
+/* Any numbers at all are refused or measured. */
+static void test_operations(void **state)
+{
+    (void)state;
+    static const int64_t wrong[] = {INT64_MIN, -1, 0, INT64_MAX};
+    const oct_session_params p = {.n_threads = 1};
+    oct_model *m = open_tiny();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        oct_error err = {0};
+        oct_operation *o;
+        int64_t n_seqs;
+        assert_int_equal(oct_operation_experts(m, &p, wrong[i], 1, &o, &err), OCT_ERR_ARG);
+        assert_null(o);
+        assert_int_equal(oct_operation_attention(m, &p, wrong[i], 1 << 20, 1, &n_seqs, &o, &err),
+                         OCT_ERR_ARG);
+        assert_null(o);
+    }
+    oct_error err = {0};
+    oct_operation *o;
+    oct_operation_run run;
+    int64_t n_seqs;
+    assert_int_equal(oct_operation_attention(m, &p, 3, UINT64_MAX, 1, &n_seqs, &o, &err),
+                     OCT_ERR_ARG);
+    err = (oct_error){0};
+    assert_int_equal(oct_operation_attention(m, &p, 3, 0, 1, &n_seqs, &o, &err), OCT_OK);
+    assert_int_equal(n_seqs, 3);
+    assert_int_equal(oct_operation_do(o, &run, &err), OCT_OK);
+    oct_operation_free(o);
+    oct_model_close(m);
+}
+
 /* Bytes of the attention matrices of all layers. */
 static uint64_t attention_bytes(const oct_model *m)
 {
@@ -320,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_own_reads_the_copy),
         cmocka_unit_test(test_own_counts_pages),
         cmocka_unit_test(test_own_cancelled),
+        cmocka_unit_test(test_operations),
         cmocka_unit_test(test_kept),
         cmocka_unit_test(test_keep_part),
         cmocka_unit_test(test_replicated),
