@@ -158,8 +158,6 @@ static void take_fresh(oct_scheduler *s)
 
 static void end_cancelled(oct_scheduler *s)
 {
-    if (!atomic_exchange(&s->any_cancelled, false))
-        return;
     for (oct_text *t = s->queue, *next; t; t = next) {
         next = t->next;
         if (oct_text_cancelled(t))
@@ -380,8 +378,11 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
     oct_error error = {0};
     double start = oct_seconds();
     oct_session_get_stats(s->session, &before);
+    /* Read first: what is submitted and cancelled after that is for the next step to end. */
+    const bool any_cancelled = atomic_exchange(&s->any_cancelled, false);
     take_fresh(s);
-    end_cancelled(s);
+    if (any_cancelled)
+        end_cancelled(s);
     oct_status status = eval_step(s, &error);
     if (status != OCT_OK && status != OCT_ERR_CANCELLED)
         oct_text_end_all(s, &error);
