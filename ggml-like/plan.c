@@ -316,8 +316,8 @@ static oct_status place_all(planner *a, oct_error *err)
             all[n] = t[i];
             if (place == OCT_HOST && tensor[i]->routes)
                 all[n].last = p->n_steps; /* counted by the runner, behind all */
-            /* behind the last row ranks put a word of their own, see the runner */
-            all[n].bytes = round_up((size_t)tensor[i]->rows * tensor[i]->row_bytes + sizeof(float));
+            all[n].bytes = round_up((size_t)tensor[i]->rows * tensor[i]->row_bytes +
+                                    OCT_FOLD_WORD * sizeof(float));
             all[n++].offset = &p->offset[place * n_tensors + i];
         }
         n += add_temporaries(a, place, all + n);
