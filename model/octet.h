@@ -154,8 +154,14 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        const oct_session_params *p,
                                                        oct_session_need *need, oct_error *err);
 
+/* Takes memory and threads. m, and what p borrows, outlive the session; p itself is read here. On
+ * ranks every rank makes one, with the same parameters but for what is of its own machine; nothing
+ * is exchanged yet. *out is NULL after an error: OCT_ERR_ARG for a number out of range,
+ * OCT_ERR_UNSUPPORTED for ranks that cannot share the model or a part that this file lacks,
+ * OCT_ERR_MEMORY. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                                   oct_session **out, oct_error *err);
+/* NULL is fine. On rank 0 it ends oct_session_serve of the others. */
 OCT_API void oct_session_free(oct_session *s);
 /* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has
  * failed. */
@@ -171,10 +177,10 @@ typedef struct oct_batch {
 } oct_batch;
 
 /* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
- * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED
- * and OCT_ERR_NUMERIC (a NaN or Inf logit): then the sequences hold what was appended by the chunks
- * that finished. The bits of a row depend on the
- * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
+ * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED,
+ * OCT_ERR_NUMERIC (a NaN or Inf logit), OCT_ERR_COMM and OCT_ERR_DEVICE: then the sequences hold
+ * what was appended by the chunks that finished. The bits of a row depend on the sequence's tokens
+ * alone: not on threads, chunks, or other sequences in the batch. */
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
 
@@ -189,9 +195,12 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *e
  * holds any more are kept for oct_session_reuse until the pool needs them, those unused for longest
  * first. None of this changes a bit of any result. */
 OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
-/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. */
+/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. Does
+ * nothing if it holds no more than n, or seq or n is out of range. A rank that cannot be reached is
+ * an error of the next oct_eval. */
 OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n);
-/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages. */
+/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages.
+ * OCT_ERR_ARG: `to` is not empty, or one of them is out of range. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_fork(oct_session *s, int32_t from, int32_t to,
                                                    oct_error *err);
 /* The empty sequence seq gets the beginning of ids[n], n >= 1, as far as full pages hold it, but
