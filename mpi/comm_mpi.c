@@ -217,11 +217,11 @@ static oct_status fold_by_memory(mpi_comm *m, float *x, int64_t n, oct_error *er
 /* Long vectors in pieces that MPI can count: sums do not depend on how they are cut. */
 static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 {
-    const int64_t most = PIECE_BYTES / (int64_t)sizeof *x;
+    const int64_t max_piece = PIECE_BYTES / (int64_t)sizeof *x;
     mpi_comm *m = mpi_of(c);
     double start = oct_seconds();
-    for (int64_t at = 0; at == 0 || at < n; at += most) {
-        int64_t piece = n - at < most ? n - at : most;
+    for (int64_t at = 0; at == 0 || at < n; at += max_piece) {
+        int64_t piece = n - at < max_piece ? n - at : max_piece;
         OCT_TRY(m->shared ? fold_by_memory(m, x + at, piece, err)
                           : fold_by_messages(m, x + at, piece, err));
     }
