@@ -237,7 +237,7 @@ typedef struct loop {
 
 static bool stopped(loop *l)
 {
-    if (!l->stop && l->o->cancel && *l->o->cancel) {
+    if (!l->stop && oct_cancelled(l->o->cancel)) {
         (void)oct_fail(&l->first, OCT_ERR_CANCELLED, "cancelled");
         l->stop = true;
         pthread_cond_broadcast(&l->turned);

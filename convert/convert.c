@@ -6,6 +6,7 @@
 
 #include "convert_impl.h"
 #include "tokenizer.h"
+#include "threads.h"
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -132,7 +133,7 @@ static oct_status convert(oct_conversion *c, oct_convert_report *r, oct_error *e
     OCT_TRY(oct_conversion_verify(c, &e, err));
     r->q8_error = oct_q8_error_rel(&e);
     r->q8_error_largest = e.max_abs;
-    if (p->cancel && *p->cancel)
+    if (oct_cancelled(p->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "cancelled");
     OCT_TRY(oct_output_publish(&c->output, err));
     tell(c, OCT_CONVERT_DONE);

@@ -12,6 +12,7 @@
 #include "convert_impl.h"
 #include "f16.h"
 #include "model_impl.h"
+#include "threads.h"
 
 enum {
     BLOCK = 32, /* of Q8_0: integers that share a scale */
@@ -285,7 +286,7 @@ static oct_status make_header(exporter *x, void **header, size_t *n)
 
 static oct_status check_cancel(const exporter *x)
 {
-    if (x->params->cancel && *x->params->cancel)
+    if (oct_cancelled(x->params->cancel))
         return oct_fail(x->err, OCT_ERR_CANCELLED, "export cancelled");
     return OCT_OK;
 }

@@ -9,6 +9,7 @@
 
 #include "convert_impl.h"
 #include "model_impl.h"
+#include "threads.h"
 
 enum { PIECE = 8 << 20, PAGE = 4096 };
 
@@ -31,7 +32,7 @@ static void tell(const slicer *s, uint64_t done)
 
 static oct_status cancelled(const volatile int *cancel, oct_error *err)
 {
-    return cancel && *cancel ? oct_fail(err, OCT_ERR_CANCELLED, "interrupted") : OCT_OK;
+    return oct_cancelled(cancel) ? oct_fail(err, OCT_ERR_CANCELLED, "interrupted") : OCT_OK;
 }
 
 /* Pages of a mapped file that are not needed again. */

@@ -9,6 +9,7 @@
 #include "convert_impl.h"
 #include "f16.h"
 #include "hparams.h"
+#include "threads.h"
 
 enum { CHUNK = 4 << 20 };
 
@@ -59,7 +60,7 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
     }
     j->done += n;
     tell(j, OCT_CONVERT_WRITE);
-    if (j->p->cancel && *j->p->cancel)
+    if (oct_cancelled(j->p->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "synthetic model: cancelled");
     return OCT_OK;
 }

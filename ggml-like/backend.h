@@ -5,6 +5,7 @@
 
 #include "graph.h"
 #include "kv_cache.h"
+#include "threads.h"
 
 struct oct_plan;
 
@@ -24,11 +25,6 @@ typedef struct oct_run {
     uint64_t bytes_read;        /* added to: weights and scales */
     uint64_t kv_read;           /* added to: keys and values */
 } oct_run;
-
-static inline bool oct_cancelled(const volatile int *cancel)
-{
-    return cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
-}
 
 /* Pure functions of a backend's numbers (threads, tiles, the shard ...): no memory is taken, no
  * system asked, so that a plan is a matter of microseconds. */

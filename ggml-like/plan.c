@@ -292,9 +292,9 @@ static void count_weights(planner *a)
 static oct_status place_all(planner *a, oct_error *err)
 {
     oct_plan *p = a->p;
-    int n_tensors = p->graph->n_tensors, most = n_tensors + p->n_steps;
-    piece *all = oct_arena_alloc(&p->arena, (size_t)(most + n_tensors) * sizeof *all);
-    piece **alive = oct_arena_alloc(&p->arena, (size_t)most * sizeof(piece *));
+    int n_tensors = p->graph->n_tensors, max_pieces = n_tensors + p->n_steps;
+    piece *all = oct_arena_alloc(&p->arena, (size_t)(max_pieces + n_tensors) * sizeof *all);
+    piece **alive = oct_arena_alloc(&p->arena, (size_t)max_pieces * sizeof(piece *));
     const oct_tensor **tensor =
         oct_arena_alloc(&p->arena, (size_t)n_tensors * sizeof(oct_tensor *));
     p->offset =
@@ -305,7 +305,7 @@ static oct_status place_all(planner *a, oct_error *err)
         if (p->graph->nodes[i].out)
             tensor[p->graph->nodes[i].out->index] = p->graph->nodes[i].out;
     for (int place = 0; place < p->n_places; place++) {
-        piece *t = all + most;
+        piece *t = all + max_pieces;
         for (int i = 0; i < n_tensors; i++)
             t[i] = (piece){.first = -1};
         live(p, place, t);
@@ -316,8 +316,8 @@ static oct_status place_all(planner *a, oct_error *err)
             all[n] = t[i];
             if (place == OCT_HOST && tensor[i]->routes)
                 all[n].last = p->n_steps; /* counted by the runner, behind all */
-            /* behind the last row ranks put a word of their own, see the runner */
-            all[n].bytes = round_up((size_t)tensor[i]->rows * tensor[i]->row_bytes + sizeof(float));
+            all[n].bytes = round_up((size_t)tensor[i]->rows * tensor[i]->row_bytes +
+                                    OCT_FOLD_WORD * sizeof(float));
             all[n++].offset = &p->offset[place * n_tensors + i];
         }
         n += add_temporaries(a, place, all + n);

@@ -105,10 +105,10 @@ static oct_status gather(const running *a, const oct_node *n, oct_error *err)
     const oct_plan *p = a->r->plan;
     oct_comm *comm = a->r->comm;
     oct_run *r = a->run;
-    int64_t each = oct_plan_vocabulary(p, n->table), most = oct_plan_gather_rows(p, n->table);
+    int64_t each = oct_plan_vocabulary(p, n->table), max_rows = oct_plan_gather_rows(p, n->table);
     float *all = (float *)(void *)(a->r->buffer[OCT_HOST] + p->logits_offset);
-    for (int64_t first = 0; first < r->n_out; first += most) {
-        int64_t rows = r->n_out - first < most ? r->n_out - first : most;
+    for (int64_t first = 0; first < r->n_out; first += max_rows) {
+        int64_t rows = r->n_out - first < max_rows ? r->n_out - first : max_rows;
         size_t bytes = (size_t)(rows * each) * sizeof *all;
         const float *mine = comm->rank ? r->logits + first * each : NULL;
         OCT_TRY(comm->collect(comm, mine, bytes, comm->rank ? NULL : all, err));
@@ -189,6 +189,8 @@ oct_status oct_runner_run(oct_runner *r, oct_run *run, const oct_tally *tally, o
             r->backend[i]->end(r->backend[i]);
     if (status == OCT_OK)
         note_routes(&a);
+    else if (status != OCT_ERR_CANCELLED && r->comm->size > 1)
+        r->comm->broken = true; /* the other ranks do not know of it: they wait for this one */
     run->cancel = a.cancel;
     return status;
 }

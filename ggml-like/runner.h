@@ -10,8 +10,9 @@
 /* What a run is added to; NULL: not wanted. */
 typedef struct oct_tally {
     oct_node_time *layer_time; /* [layers] */
-    uint64_t *expert_rows;     /* [E] rows sent to each expert, over all layers */
-    uint64_t *route_hash;      /* [layers] changed by the choices of each layer's router */
+    /* Both or none. [E] rows sent to each expert, over all layers; [layers] changed by the choices
+     * of each layer's router. */
+    uint64_t *expert_rows, *route_hash;
 } oct_tally;
 
 typedef struct oct_runner {
@@ -35,7 +36,8 @@ void oct_runner_free(oct_runner *r);
 
 /* One evaluation. On ranks all of them call it with runs of the same rows; logits reach rank 0, the
  * others' run->logits is not used. With several ranks run->cancel is agreed upon in every fold, so
- * that all of them return OCT_ERR_CANCELLED together, within half a layer. */
+ * that all of them return OCT_ERR_CANCELLED together, within half a layer. Any other error of one
+ * of several ranks breaks the communicator. */
 OCT_MUST_CHECK oct_status oct_runner_run(oct_runner *r, oct_run *run, const oct_tally *tally,
                                          oct_error *err);
 

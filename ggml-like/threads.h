@@ -6,9 +6,16 @@
 #ifndef OCT_THREADS_H
 #define OCT_THREADS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "types.h"
+
+/* Whether a flag is raised that another thread or a signal handler may be writing; NULL: never. */
+static inline bool oct_cancelled(const volatile int *cancel)
+{
+    return cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
+}
 
 typedef struct oct_team oct_team;
 

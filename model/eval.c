@@ -183,7 +183,7 @@ static bool order_fits(oct_session *s, int64_t n_rows)
 static oct_status obey_eval(oct_session *s, int64_t n_rows, oct_error *err)
 {
     if (!order_fits(s, n_rows))
-        return oct_fail(err, OCT_ERR_COMM, "rank %d: rank 0 sent tokens that do not fit",
+        return oct_fail(err, OCT_ERR_ARG, "rank %d: rank 0 sent tokens that do not fit",
                         s->comm->rank);
     oct_error why = {0};
     s->counts_as = (oct_phase)(s->order->what - OCT_ORDER_EVAL);
@@ -209,6 +209,8 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
         else if (status == OCT_OK)
             status = oct_session_obey_kv(s, n_rows, err);
     }
+    if (status != OCT_OK)
+        s->comm->broken = true; /* rank 0 goes on, and would wait for this one */
     return status;
 }
 

@@ -1,4 +1,5 @@
-/* inspect.h: what a model file holds: its tensors and its keys. */
+/* inspect.h: what a model file holds: its tensors and its keys. Thread-safe, as the model is
+ * immutable. */
 #ifndef OCT_INSPECT_H
 #define OCT_INSPECT_H
 

@@ -86,6 +86,13 @@ static oct_status open_comm(oct_job *j, oct_error *err)
     return open(say_of_network, j, &j->comm, err);
 }
 
+/* No memory for what the other ranks are about to send. */
+static oct_status no_reports(oct_comm *c, oct_error *err)
+{
+    c->broken = true; /* they wait for this one */
+    return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
+}
+
 /* Ranks of different builds could not even read each other's orders. */
 static oct_status compare_builds(oct_job *j, oct_error *err)
 {
@@ -93,7 +100,7 @@ static oct_status compare_builds(oct_job *j, oct_error *err)
     const oct_job_voice silent = {0};
     oct_rank_build mine, *all = calloc((size_t)c->size, sizeof *all);
     if (!all)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
+        return no_reports(c, err);
     oct_rank_build_self(&mine);
     oct_status status = c->gather(c, &mine, sizeof mine, all, err);
     if (status == OCT_OK &&
@@ -147,12 +154,12 @@ void oct_job_leave(oct_job *j)
 
 int oct_job_rank(const oct_job *j)
 {
-    return j ? j->comm->rank : 0;
+    return j && j->comm ? j->comm->rank : 0;
 }
 
 int oct_job_size(const oct_job *j)
 {
-    return j ? j->comm->size : 1;
+    return j && j->comm ? j->comm->size : 1;
 }
 
 oct_comm *oct_job_comm(const oct_job *j)
@@ -246,7 +253,7 @@ static oct_status choose_layout(oct_job *j, const order *o, const oct_model *m,
     p.machine = NULL;
     oct_rank_report *all = calloc((size_t)c->size, sizeof *all);
     if (!all)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
+        return no_reports(c, err);
     for (int k = 0; k < OCT_SHARD_LAYOUTS && status == OCT_OK; k++) {
         oct_rank_report r = {0}; /* without a model nothing is known against any layout */
         if (!(o->layouts >> k & 1))
@@ -282,7 +289,7 @@ static oct_status make_all(oct_job *j, oct_model *m, const oct_session_params *p
     made mine = {0}, *all = calloc((size_t)c->size, sizeof *all);
     oct_error own = {0};
     if (!all)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
+        return no_reports(c, err);
     mine.status = (int32_t)oct_session_new(m, p, s, &own);
     if (mine.status == OCT_OK)
         mine.status = (int32_t)oct_model_keep_part(m, c->rank, c->size, p->shard, &own);
@@ -314,7 +321,7 @@ static oct_status make_together(oct_job *j, const order *o, oct_model *m,
     OCT_TRY(choose_layout(j, o, m, opened, &p.shard, err));
     oct_rank_report mine, *all = calloc((size_t)c->size, sizeof *all);
     if (!all)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for the reports of %d ranks", c->size);
+        return no_reports(c, err);
     const oct_kernels *kernels;
     oct_rank_report_self(m, &p, opened, resident(j, o), &mine);
     oct_status status = c->gather(c, &mine, sizeof mine, all, err);
@@ -337,6 +344,12 @@ static oct_status make_together(oct_job *j, const order *o, oct_model *m,
     return status;
 }
 
+/* After the end of the job nobody takes orders. */
+static oct_status check_open(const oct_job *j, oct_error *err)
+{
+    return j->over ? oct_fail(err, OCT_ERR_COMM, "the job has ended on the other ranks") : OCT_OK;
+}
+
 /* The absolute name of what rank 0 opened, for ranks that may have been started elsewhere. Links
  * are not followed: on another host the same name may lead to another part. */
 static oct_status absolute(const char *pattern, char path[PATH_MAX], oct_error *err)
@@ -357,6 +370,7 @@ oct_status oct_job_session_new(oct_job *j, oct_model *m, const oct_job_session *
                .force = how->force,
                .params = *p};
     *out = NULL;
+    OCT_TRY(check_open(j, err));
     OCT_TRY(absolute(how->model, o.path, err));
     OCT_TRY(c->broadcast(c, &o, sizeof o, err));
     oct_error opened = {0};
@@ -446,6 +460,10 @@ oct_status oct_job_time_folds(oct_job *j, int64_t n, int64_t count, double *seco
 {
     order o = {.what = ORDER_FOLDS, .n_floats = n, .n_folds = count};
     *one = (oct_comm_stats){0};
+    if (n < 1 || count < 0)
+        return oct_fail(err, OCT_ERR_ARG, "folds: %lld of %lld floats, expected at least 0 of 1",
+                        (long long)count, (long long)n);
+    OCT_TRY(check_open(j, err));
     OCT_TRY(j->comm->broadcast(j->comm, &o, sizeof o, err));
     return fold_together(j, n, count, seconds, one, err);
 }
@@ -459,9 +477,11 @@ static oct_status serve_once(oct_job *j, const order *o, oct_error *err)
     oct_model *m = NULL;
     oct_session *s;
     oct_error opened = {0};
+    /* Pointers are rank 0's. */
     p.cancel = NULL;
     p.isa = NULL;
     p.machine = NULL;
+    p.placement = NULL;
     char path[PATH_MAX];
     (void)!oct_model_open(oct_job_path(j, o->path, path, sizeof path), &m, &opened);
     oct_status status = make_together(j, o, m, &p, &opened, &s, err);

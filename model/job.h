@@ -93,7 +93,8 @@ OCT_API oct_rank_time oct_job_divide(const oct_job *j, double seconds, const oct
                                      const oct_comm_stats *to);
 
 /* Rank 0 of several, no session open: sums n floats over the ranks, count times. seconds: [count],
- * of sums that all began together. *one: what each of them added to the stats. */
+ * of sums that all began together. *one: what each of them added to the stats. OCT_ERR_ARG: n < 1
+ * or count < 0; OCT_ERR_COMM: the job has ended. */
 OCT_API OCT_MUST_CHECK oct_status oct_job_time_folds(oct_job *j, int64_t n, int64_t count,
                                                      double *seconds, oct_comm_stats *one,
                                                      oct_error *err);
@@ -112,7 +113,8 @@ typedef struct oct_phase_time {
 } oct_phase_time;
 OCT_API const oct_phase_time *oct_session_phases(const oct_session *s); /* [OCT_PHASES] */
 
-/* Rank 0 of several: all[ranks][OCT_PHASES], seconds that each rank has computed. */
+/* Rank 0 of several, between evaluations: all[ranks][OCT_PHASES] of the caller receives the seconds
+ * that each rank has computed. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_gather_compute(oct_session *s, double *all,
                                                              oct_error *err);
 

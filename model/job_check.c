@@ -124,10 +124,10 @@ static void find_boot(char boot[40])
 /* The row of this name, and those that are less preferred and that this CPU can run. */
 static uint32_t kernels_up_to(const char *name)
 {
-    const oct_kernels *most = oct_kernels_find(name);
+    const oct_kernels *best = oct_kernels_find(name);
     uint32_t rows = 0;
     for (int i = 0; i < oct_n_kernel_rows; i++)
-        if (oct_kernel_rows[i].preference <= most->preference &&
+        if (oct_kernel_rows[i].preference <= best->preference &&
             oct_kernels_usable(&oct_kernel_rows[i]))
             rows |= UINT32_C(1) << i;
     return rows;

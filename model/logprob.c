@@ -18,7 +18,7 @@ double oct_log_sum_exp(const float *logits, int64_t n)
 
 double oct_logprob(const float *logits, int64_t n, int32_t id)
 {
-    return logits[id] - oct_log_sum_exp(logits, n);
+    return id >= 0 && id < n ? logits[id] - oct_log_sum_exp(logits, n) : NAN;
 }
 
 int64_t oct_top_logprobs(const float *logits, int64_t n, int64_t n_top, oct_token_logprob *top)

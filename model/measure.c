@@ -68,22 +68,27 @@ void oct_measure_pages(const oct_model *m, oct_page_stats *out)
 
 enum { SPANS = 512 }; /* of one run of the threads */
 
-/* One span for each expert's panels of each matrix: they lie side by side. */
+static int64_t n_experts(const oct_session *s)
+{
+    return s->p.shard.experts.end - s->p.shard.experts.first;
+}
+
+/* One span for each expert's panels of each matrix, of the rank's slices: they lie side by side. */
 static oct_probe_span span_at(const oct_session *s, int64_t i)
 {
-    const oct_model *m = s->model;
-    int64_t e = m->config.n_experts;
-    const oct_grok_layer *w = &m->layers[i / (2 * e)];
+    const oct_shard *shard = &s->p.shard;
+    const int64_t e = n_experts(s), expert = shard->experts.first + i % e;
+    const oct_grok_layer *w = &s->model->layers[i / (2 * e)];
     const oct_weight *t = i / e % 2 ? &w->down : &w->gate_up;
-    size_t bytes = t->layout.unit_stride * (size_t)t->layout.n_slices;
+    const int64_t n_slices = oct_shard_n_slices(shard, OCT_SHARD_OF_EXPERTS);
     const char *data = oct_placement_at(s->placement, t->data);
-    return (oct_probe_span){data + (size_t)(i % e) * bytes, bytes};
+    data += oct_weight_unit_offset(&t->layout, expert, shard->slices[OCT_SHARD_OF_EXPERTS].first);
+    return (oct_probe_span){data, t->layout.unit_stride * (size_t)n_slices};
 }
 
 double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *next)
 {
-    const oct_model *m = s->model;
-    const int64_t n_spans = m->config.n_layers * 2 * m->config.n_experts;
+    const int64_t n_spans = s->model->config.n_layers * 2 * n_experts(s);
     oct_probe_span spans[SPANS];
     double total = 0, seconds = 0;
     while (*next < n_spans && total < (double)bytes) {

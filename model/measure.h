@@ -31,10 +31,10 @@ OCT_API void oct_measure_pages(const oct_model *m, oct_page_stats *out);
 
 /* ---- probes ---------------------------------------------------------------------------------- */
 
-/* Bytes per second over the next `bytes` of expert weights or a little more, each matrix shared
- * between the threads in contiguous parts; every line is fetched `ahead` bytes before it is read.
- * Which distance is best depends on the machine: try some, and take the fastest. *next: the matrix
- * to begin with, 0 at first; moved on, to 0 again after the last. */
+/* Bytes per second over the next `bytes` of expert weights or a little more, on a rank of its own,
+ * each matrix shared between the threads in contiguous parts; every line is fetched `ahead` bytes
+ * before it is read. Which distance is best depends on the machine: try some, and take the fastest.
+ * *next: the matrix to begin with, 0 at first; moved on, to 0 again after the last. */
 OCT_API double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *next);
 
 /* An arithmetic instruction whose peak can be measured. */
@@ -65,14 +65,15 @@ typedef struct oct_operation oct_operation;
 
 /* The experts' part of a layer: as many experts of the first one as a token uses, each with n_rows
  * rows; each run takes the experts after those of the last. Of p: n_threads, kv, act, isa, cancel.
- * The same seed, the same inputs. */
+ * The same seed, the same inputs. Errors are those of oct_session_new, and OCT_ERR_ARG for n_rows <
+ * 1; free *out with oct_operation_free. */
 OCT_API OCT_MUST_CHECK oct_status oct_operation_experts(const oct_model *m,
                                                         const oct_session_params *p, int64_t n_rows,
                                                         uint64_t seed, oct_operation **out,
                                                         oct_error *err);
 /* Attention in all layers, of one token for each of `batch` sequences at a time, over full
  * contexts, for as many sequences as have kv_bytes of keys and values or more: *n_seqs, a multiple
- * of batch. */
+ * of batch, which is at least 1. Of p, and errors: as above. */
 OCT_API OCT_MUST_CHECK oct_status oct_operation_attention(const oct_model *m,
                                                           const oct_session_params *p,
                                                           int64_t batch, uint64_t kv_bytes,
@@ -86,6 +87,7 @@ typedef struct oct_operation_run {
     double bytes;           /* weights and scales, or keys and values, that were read */
     double ops;             /* multiplications and additions that were needed */
 } oct_operation_run;
+/* Runs it once. An error, such as OCT_ERR_CANCELLED, leaves *run without meaning. */
 OCT_API OCT_MUST_CHECK oct_status oct_operation_do(oct_operation *o, oct_operation_run *run,
                                                    oct_error *err);
 

@@ -76,8 +76,10 @@ OCT_API OCT_MUST_CHECK oct_status oct_placement_own(const oct_model *m, const oc
                                                     oct_error *err);
 OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NULL is fine */
 
-/* Before any session or placement is made: unmaps what other ranks of size compute. This process
- * maps and can touch its own part only; what needs more is refused from now on. */
+/* Unmaps what other ranks than `rank` of `size` compute. This process maps and can touch its own
+ * part only; what needs more is refused from now on. There may be sessions and placements of this
+ * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model; OCT_ERR_UNSUPPORTED:
+ * the model holds, or keeps, another part. One thread, with no other using the model. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);
 
@@ -152,8 +154,14 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        const oct_session_params *p,
                                                        oct_session_need *need, oct_error *err);
 
+/* Takes memory and threads. m, and what p borrows, outlive the session; p itself is read here. On
+ * ranks every rank makes one, with the same parameters but for what is of its own machine; nothing
+ * is exchanged yet. *out is NULL after an error: OCT_ERR_ARG for a number out of range,
+ * OCT_ERR_UNSUPPORTED for ranks that cannot share the model or a part that this file lacks,
+ * OCT_ERR_MEMORY. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                                   oct_session **out, oct_error *err);
+/* NULL is fine. On rank 0 it ends oct_session_serve of the others. */
 OCT_API void oct_session_free(oct_session *s);
 /* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has
  * failed. */
@@ -169,15 +177,16 @@ typedef struct oct_batch {
 } oct_batch;
 
 /* logits: f32[number wanted][n_vocab], in batch order, the caller's. Errors are found before
- * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED
- * and OCT_ERR_NUMERIC (a NaN or Inf logit): then the sequences hold what was appended by the chunks
- * that finished. The bits of a row depend on the
- * sequence's tokens alone: not on threads, chunks, or other sequences in the batch. */
+ * anything is computed, OCT_ERR_FULL (the pool lacks pages) among them, except OCT_ERR_CANCELLED,
+ * OCT_ERR_NUMERIC (a NaN or Inf logit), OCT_ERR_COMM and OCT_ERR_DEVICE: then the sequences hold
+ * what was appended by the chunks that finished. The bits of a row depend on the sequence's tokens
+ * alone: not on threads, chunks, or other sequences in the batch. */
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
 
 /* On ranks other than 0 (see params.comm): does what rank 0's calls on its session ask for, until
- * that session is freed. */
+ * that session is freed. An error breaks the communicator: this rank cannot go on with the others.
+ */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
 /* Pages. Keys and values lie in pages of 128 positions, taken from one pool when a sequence reaches
@@ -186,9 +195,12 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *e
  * holds any more are kept for oct_session_reuse until the pool needs them, those unused for longest
  * first. None of this changes a bit of any result. */
 OCT_API int64_t oct_session_pos(const oct_session *s, int32_t seq); /* tokens held */
-/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. */
+/* Forgets all after the first n tokens and returns the pages behind them; 0 ends the sequence. Does
+ * nothing if it holds no more than n, or seq or n is out of range. A rank that cannot be reached is
+ * an error of the next oct_eval. */
 OCT_API void oct_session_truncate(oct_session *s, int32_t seq, int64_t n);
-/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages. */
+/* The empty sequence `to` gets the tokens of `from`. Copies no keys and values, takes no pages.
+ * OCT_ERR_ARG: `to` is not empty, or one of them is out of range. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_fork(oct_session *s, int32_t from, int32_t to,
                                                    oct_error *err);
 /* The empty sequence seq gets the beginning of ids[n], n >= 1, as far as full pages hold it, but
@@ -272,7 +284,7 @@ OCT_API int32_t oct_sample(oct_sampler *s, const float *logits, int64_t n, float
 /* ln sum exp(logits[i]), i < n, so that logits[id] - it is the log-probability of any id; NaN if a
  * logit is NaN or +Inf or all are -Inf. */
 OCT_API double oct_log_sum_exp(const float *logits, int64_t n);
-/* ln softmax(logits)[id], NaN where oct_log_sum_exp is. */
+/* ln softmax(logits)[id]; NaN where oct_log_sum_exp is, and for an id out of range. */
 OCT_API double oct_logprob(const float *logits, int64_t n, int32_t id);
 
 typedef struct oct_token_logprob {

@@ -30,6 +30,9 @@ static oct_status operation_new(const oct_model *m, const oct_session_params *li
                                   .act = like->act,
                                   .isa = like->isa};
     *out = NULL;
+    if (rows < 1)
+        return oct_fail(err, OCT_ERR_ARG, "operation: %lld rows, expected at least 1",
+                        (long long)rows);
     oct_operation *o = calloc(1, sizeof *o);
     if (!o)
         return oct_fail(err, OCT_ERR_MEMORY, "operation: out of memory");
@@ -186,9 +189,10 @@ static void fill_thread(void *ctx, int thread, int n_threads)
 static oct_status hold_context(oct_session *s, oct_error *err)
 {
     const oct_kv_cache *kv = &s->kv[OCT_HOST];
-    int32_t *seq = malloc((size_t)(2 * kv->n_ctx) * sizeof *seq), *pos = seq + kv->n_ctx;
+    int32_t *seq = malloc((size_t)(2 * kv->n_ctx) * sizeof *seq);
     if (!seq)
         return oct_fail(err, OCT_ERR_MEMORY, "operation: no memory for keys and values");
+    int32_t *pos = seq + kv->n_ctx;
     for (int32_t q = 0; q < kv->n_seqs; q++) {
         for (int64_t i = 0; i < kv->n_ctx; i++)
             seq[i] = q;
@@ -250,9 +254,16 @@ oct_status oct_operation_attention(const oct_model *m, const oct_session_params 
 {
     const oct_grok_config *c = &m->config;
     oct_operation *o;
-    int64_t position = 2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes(p->kv);
-    int64_t n = ((int64_t)kv_bytes + position * c->n_ctx - 1) / (position * c->n_ctx);
-    n = (n + batch - 1) / batch * batch;
+    uint64_t position =
+        (uint64_t)(2 * c->n_layers * c->n_kv_heads * c->head_dim * oct_kv_elem_bytes(p->kv));
+    uint64_t each = position * (uint64_t)c->n_ctx, want = kv_bytes / each + (kv_bytes % each > 0);
+    *out = NULL;
+    if (batch < 1 || want > INT32_MAX || batch > INT32_MAX)
+        return oct_fail(err, OCT_ERR_ARG,
+                        "operation: batches of %lld of %llu sequences, expected 1..%d of them",
+                        (long long)batch, (unsigned long long)want, INT32_MAX);
+    int64_t n = ((int64_t)want + batch - 1) / batch * batch;
+    n = n > 0 ? n : batch;
     OCT_TRY(operation_new(m, p, batch, n, c->n_ctx, &o, err));
     o->once = attention_once;
     oct_status status = fill_cache(o, seed, err);

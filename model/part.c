@@ -28,7 +28,7 @@ static void add_matrix(const oct_model *m, const oct_weight *w, oct_span_list *o
         }
 }
 
-/* All spans; counts only where out->v is NULL. The tensors must still point into the file. */
+/* All spans; counts only where out->v is NULL. */
 static void list_spans(const oct_model *m, oct_span_list *out)
 {
     out->n = 0;
@@ -142,8 +142,8 @@ oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_layou
     if (wrong)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
     OCT_TRY(oct_model_holds(m, &shard, err));
-    if (oct_gguf_part(m->file) || m->kept.size > 0)
-        return OCT_OK; /* no more than that is mapped */
+    if (oct_gguf_part(m->file) || m->kept.size > 0 || size == 1)
+        return OCT_OK; /* no more than that is mapped, or all of it is kept */
     OCT_TRY(oct_model_spans(m, &spans, err));
     for (int64_t i = 0; i < spans.n; i++) {
         const oct_span *s = &spans.v[i];

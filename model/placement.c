@@ -23,7 +23,7 @@ typedef struct copy_job {
     unsigned char *to; /* the new memory, laid out as the file */
     int n_domains;
     oct_own_report *report;
-    _Atomic int64_t next[64]; /* of each domain: the next span to look at */
+    _Atomic int64_t next[OCT_WEIGHT_MAX_SLICES]; /* of each domain: the next span to look at */
     _Atomic uint64_t copied;
     _Atomic int refused; /* errno of a refused binding */
 } copy_job;

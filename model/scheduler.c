@@ -75,8 +75,9 @@ static bool copy_bias(const oct_scheduler *s, const oct_request *from, oct_text_
 static oct_text_request *make_request(const oct_scheduler *s, const oct_request *from)
 {
     int32_t n = from->n ? from->n : 1;
-    int64_t most = s->n_ctx + 1 - from->n_ids; /* the last token drawn needs no position */
-    int64_t room = from->n_ids + (from->n_max >= 0 && from->n_max < most ? from->n_max : most);
+    int64_t max_drawn = s->n_ctx + 1 - from->n_ids; /* the last token drawn needs no position */
+    int64_t room =
+        from->n_ids + (from->n_max >= 0 && from->n_max < max_drawn ? from->n_max : max_drawn);
     oct_text_request *r = calloc(1, sizeof *r + (size_t)n * sizeof *r->texts);
     if (!r)
         return NULL;
@@ -158,8 +159,6 @@ static void take_fresh(oct_scheduler *s)
 
 static void end_cancelled(oct_scheduler *s)
 {
-    if (!atomic_exchange(&s->any_cancelled, false))
-        return;
     for (oct_text *t = s->queue, *next; t; t = next) {
         next = t->next;
         if (oct_text_cancelled(t))
@@ -246,8 +245,8 @@ static void build_batch(oct_scheduler *s)
         n_drawn += drawn;
     }
     int64_t n = n_drawn > 0 ? s->p.step_rows : s->session->p.chunk;
-    int64_t least = n / 8 > 0 ? n / 8 : 1; /* many texts do not stop prompts */
-    deal_rows(s, n - n_drawn > least ? n - n_drawn : least);
+    int64_t min_rows = n / 8 > 0 ? n / 8 : 1; /* many texts do not stop prompts */
+    deal_rows(s, n - n_drawn > min_rows ? n - n_drawn : min_rows);
     s->batch = (oct_batch){0, s->token, s->seq, s->want};
     add_rows(s, OCT_TEXT_DRAWN, &n_out);
     s->n_text_rows = s->batch.n;
@@ -380,8 +379,11 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
     oct_error error = {0};
     double start = oct_seconds();
     oct_session_get_stats(s->session, &before);
+    /* Read first: what is submitted and cancelled after that is for the next step to end. */
+    const bool any_cancelled = atomic_exchange(&s->any_cancelled, false);
     take_fresh(s);
-    end_cancelled(s);
+    if (any_cancelled)
+        end_cancelled(s);
     oct_status status = eval_step(s, &error);
     if (status != OCT_OK && status != OCT_ERR_CANCELLED)
         oct_text_end_all(s, &error);

@@ -184,7 +184,8 @@ const oct_phase_time *oct_session_phases(const oct_session *s)
 
 void oct_session_count_as(oct_session *s, oct_phase phase)
 {
-    s->counts_as = phase;
+    if ((unsigned)phase < OCT_PHASES)
+        s->counts_as = phase;
 }
 
 void oct_session_get_stats(const oct_session *s, oct_session_stats *st)

@@ -76,7 +76,7 @@ static oct_status obey_reuse(oct_session *s, int64_t n_rows, oct_error *err)
     OCT_TRY(check_empty(s, o->a, err));
     int64_t found = o->b == n_rows ? oct_kv_pages_reuse(&s->pages, o->a, o->rows, n_rows) : -1;
     if (found != o->b)
-        return oct_fail(err, OCT_ERR_COMM,
+        return oct_fail(err, OCT_ERR_ARG,
                         "rank %d: rank 0 reuses %lld positions, expected as many here, found %lld",
                         s->comm->rank, (long long)o->b, (long long)found);
     return OCT_OK;

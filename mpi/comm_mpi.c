@@ -95,7 +95,7 @@ static int first_missing(const mpi_comm *m, int n)
     return -1;
 }
 
-/* The first n requests. Who waits for long gives up the core: first now and then, later mostly. */
+/* The first n requests. Backs off: spins, then yields, then sleeps. */
 static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline, oct_error *err)
 {
     double start = 0;
@@ -168,9 +168,11 @@ static oct_status make_room(mpi_comm *m, int64_t n, oct_error *err)
     if (n <= m->room)
         return OCT_OK;
     float *parts = realloc(m->parts, (size_t)n * (size_t)m->base.size * sizeof *parts);
-    if (!parts)
+    if (!parts) {
+        m->base.broken = true; /* the others send their parts by now */
         return oct_fail(err, OCT_ERR_MEMORY, "MPI: out of memory for %lld floats of %d ranks",
                         (long long)n, m->base.size);
+    }
     m->parts = parts;
     m->room = n;
     return OCT_OK;
@@ -215,11 +217,11 @@ static oct_status fold_by_memory(mpi_comm *m, float *x, int64_t n, oct_error *er
 /* Long vectors in pieces that MPI can count: sums do not depend on how they are cut. */
 static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 {
-    const int64_t most = PIECE_BYTES / (int64_t)sizeof *x;
+    const int64_t max_piece = PIECE_BYTES / (int64_t)sizeof *x;
     mpi_comm *m = mpi_of(c);
     double start = oct_seconds();
-    for (int64_t at = 0; at == 0 || at < n; at += most) {
-        int64_t piece = n - at < most ? n - at : most;
+    for (int64_t at = 0; at == 0 || at < n; at += max_piece) {
+        int64_t piece = n - at < max_piece ? n - at : max_piece;
         OCT_TRY(m->shared ? fold_by_memory(m, x + at, piece, err)
                           : fold_by_messages(m, x + at, piece, err));
     }

@@ -14,6 +14,7 @@
 
 #include "machine.h"
 #include "machine_rig.h"
+#include "measure.h"
 #include "placement.h"
 #include "topology.h"
 
@@ -214,6 +215,49 @@ static void test_kept(void **state)
     assert_int_equal(oct_placement_own(m, &(oct_own_params){.n_threads = 2}, &owned, &r, &err),
                      OCT_OK); /* of what is there */
     oct_placement_free(owned);
+    oct_comm comm = {.rank = 1, .size = 2};
+    int64_t next = 0;
+    err = (oct_error){0};
+    assert_int_equal(
+        oct_session_new(m, &(oct_session_params){.n_threads = 2, .comm = &comm}, &s, &err), OCT_OK);
+    assert_true(oct_measure_read(s, 4096, UINT64_MAX, &next) > 0 && next == 0);
+    oct_session_free(s);
+    oct_model_close(m);
+    m = open_tiny();
+    assert_int_equal(oct_model_keep_part(m, 0, 1, OCT_SHARD_EXPERT, &err), OCT_OK);
+    assert_int_equal(oct_session_new(m, &(oct_session_params){.n_threads = 2}, &s, &err), OCT_OK);
+    oct_session_free(s);
+    oct_model_close(m);
+}
+
+/* Any numbers at all are refused or measured. */
+static void test_operations(void **state)
+{
+    (void)state;
+    static const int64_t wrong[] = {INT64_MIN, -1, 0, INT64_MAX};
+    const oct_session_params p = {.n_threads = 1};
+    oct_model *m = open_tiny();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        oct_error err = {0};
+        oct_operation *o;
+        int64_t n_seqs;
+        assert_int_equal(oct_operation_experts(m, &p, wrong[i], 1, &o, &err), OCT_ERR_ARG);
+        assert_null(o);
+        assert_int_equal(oct_operation_attention(m, &p, wrong[i], 1 << 20, 1, &n_seqs, &o, &err),
+                         OCT_ERR_ARG);
+        assert_null(o);
+    }
+    oct_error err = {0};
+    oct_operation *o;
+    oct_operation_run run;
+    int64_t n_seqs;
+    assert_int_equal(oct_operation_attention(m, &p, 3, UINT64_MAX, 1, &n_seqs, &o, &err),
+                     OCT_ERR_ARG);
+    err = (oct_error){0};
+    assert_int_equal(oct_operation_attention(m, &p, 3, 0, 1, &n_seqs, &o, &err), OCT_OK);
+    assert_int_equal(n_seqs, 3);
+    assert_int_equal(oct_operation_do(o, &run, &err), OCT_OK);
+    oct_operation_free(o);
     oct_model_close(m);
 }
 
@@ -307,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_own_reads_the_copy),
         cmocka_unit_test(test_own_counts_pages),
         cmocka_unit_test(test_own_cancelled),
+        cmocka_unit_test(test_operations),
         cmocka_unit_test(test_kept),
         cmocka_unit_test(test_keep_part),
         cmocka_unit_test(test_replicated),

@@ -163,6 +163,94 @@ static void test_six_slices(void **state)
     close(p.fd);
 }
 
+/* Sends the order that it has, to a rank that is alone. */
+typedef struct order_comm {
+    oct_comm base;
+    const oct_rank_order *order;
+    int64_t n_rows;
+} order_comm;
+
+static oct_status send_order(oct_comm *c, void *data, size_t *bytes, oct_error *err)
+{
+    const order_comm *o = (order_comm *)(void *)c;
+    (void)err;
+    *bytes = oct_order_bytes(o->n_rows);
+    memcpy(data, o->order, *bytes);
+    return OCT_OK;
+}
+
+/* Rank 0 does not know that a rank cannot do what it is told: the job must not go on. */
+static void test_orders_that_do_not_fit(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t what, a, b, n_rows;
+        const char *words;
+    } wrong[] = {{OCT_ORDER_EVAL, 65, 0, 130, "tokens that do not fit"},
+                 {OCT_ORDER_EVAL, 1, 1, 2, "tokens that do not fit"},
+                 {OCT_ORDER_REUSE, 0, 128, 128, "expected as many here, found 0"},
+                 {OCT_ORDER_REUSE, 7, 128, 128, "sequence 7, expected 0..1"},
+                 {OCT_ORDER_FORK, 0, 9, 0, "sequence 9, expected 0..1"}};
+    oct_rank_order *order = calloc(1, oct_order_bytes(300));
+    oct_error err = {0};
+    oct_model *m;
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        order_comm comm = {.base = {.rank = 1, .size = 2, .announce = send_order},
+                           .order = order,
+                           .n_rows = wrong[i].n_rows};
+        const oct_session_params p = {.n_seqs = 2, .chunk = 64, .n_threads = 1, .comm = &comm.base};
+        oct_session *s;
+        assert_int_equal(oct_session_new(m, &p, &s, &err), OCT_OK);
+        order->what = wrong[i].what;
+        order->a = wrong[i].a;
+        order->b = wrong[i].b;
+        /* not OCT_ERR_COMM, of which rank 0 would tell */
+        assert_int_equal(oct_session_serve(s, &err), OCT_ERR_ARG);
+        assert_non_null(strstr(err.text, wrong[i].words));
+        assert_true(comm.base.broken);
+        oct_session_free(s);
+        err = (oct_error){0};
+    }
+    free(order);
+    oct_model_close(m);
+}
+
+static oct_status take_nothing(oct_comm *c, void *data, size_t *bytes, oct_error *err)
+{
+    (void)c, (void)data, (void)bytes, (void)err;
+    return OCT_OK;
+}
+
+static oct_status fail_to_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
+{
+    (void)c, (void)x, (void)n;
+    return oct_fail(err, OCT_ERR_MEMORY, "no memory to fold");
+}
+
+/* What fails on rank 0 alone leaves the others waiting: the next evaluation does not begin. */
+static void test_failing_alone(void **state)
+{
+    (void)state;
+    oct_error err = {0};
+    oct_model *m;
+    oct_session *s;
+    oct_comm comm = {.size = 2, .announce = take_nothing, .fold = fail_to_fold};
+    const oct_session_params p = {.n_threads = 1, .comm = &comm};
+    const int32_t token = 5;
+    const oct_batch b = {.n = 1, .token = &token};
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
+    float *logits = malloc((size_t)oct_model_get_info(m)->n_vocab * sizeof *logits);
+    assert_int_equal(oct_session_new(m, &p, &s, &err), OCT_OK);
+    assert_int_equal(oct_eval(s, &b, logits, &err), OCT_ERR_MEMORY);
+    assert_true(comm.broken);
+    assert_int_equal(oct_session_pos(s, 0), 0);
+    assert_int_equal(oct_eval(s, &b, logits, &err), OCT_ERR_COMM);
+    oct_session_free(s);
+    free(logits);
+    oct_model_close(m);
+}
+
 /* The last rank's model has another router in one layer: all ranks find it, none goes on. */
 static void test_routers(void **state)
 {
@@ -243,8 +331,9 @@ static void test_shards(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shards),     cmocka_unit_test(test_domains),
-        cmocka_unit_test(test_six_slices), cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_shards),        cmocka_unit_test(test_domains),
+        cmocka_unit_test(test_six_slices),    cmocka_unit_test(test_orders_that_do_not_fit),
+        cmocka_unit_test(test_failing_alone), cmocka_unit_test(test_routers),
         cmocka_unit_test(test_models),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);

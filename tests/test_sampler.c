@@ -306,6 +306,7 @@ static void test_log_sum_exp(void **state)
     assert_true(fabs(oct_log_sum_exp(logits, N) - 1e4 - log(2)) < 1e-11);
     logits[4] = NAN;
     assert_true(isnan(oct_log_sum_exp(logits, N)) && isnan(oct_logprob(logits, N, 1)));
+    assert_true(isnan(oct_logprob(logits, N, -1)) && isnan(oct_logprob(logits, N, N)));
     logits[4] = INFINITY;
     assert_true(isnan(oct_log_sum_exp(logits, N)));
     for (int i = 0; i < N; i++)

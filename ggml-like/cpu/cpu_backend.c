@@ -101,8 +101,9 @@ typedef struct shared_run {
     unsigned char *buffer;
     oct_run *run;
     int first, end;
-    /* 1 + the step behind whose barrier all leave, 0: none. Thread 0 writes it before that barrier.
-     * A number, not a flag: a slow thread may read it when thread 0 is a step ahead. */
+    /* Index + 1 of the step after which all threads return; 0: none. Thread 0 writes it before the
+     * barrier behind that step. A number, not a flag: a slow thread may read it when thread 0 is a
+     * step ahead. */
     _Atomic int stop;
 } shared_run;
 

@@ -67,9 +67,9 @@ uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_weight *w);
 void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
                   float *out);
 
-/* Panels of one task, out of n_units units of the matrix with so many rows each: as many as the row
- * of kernels likes, but never so many that threads would want for tasks. A unit is taken in runs of
- * this many panels, the last may be shorter. */
+/* Panels of one task, out of n_units units of the matrix with so many rows each: as many as suit
+ * the row of kernels, but few enough to leave every thread tasks. A unit is taken in runs of this
+ * many panels, the last may be shorter. */
 int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_weight_layout *l, int64_t n_units,
                           int64_t n_rows);
 

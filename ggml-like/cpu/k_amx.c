@@ -52,7 +52,7 @@ enum {
     STEP = 64, /* inputs of a tile */
     STEP_QUADS = STEP / OCT_QUAD,
     CHUNK = 128,  /* rows */
-    FEW_ROWS = 3, /* are the business of avx512: memory is the bound */
+    FEW_ROWS = 3, /* up to this many rows are memory-bound: the AVX-512 kernel takes them */
     AHEAD = 3,    /* steps from packing to use */
     SLOTS = 2 * CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD,
     LINE = 64
