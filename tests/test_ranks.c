@@ -328,13 +328,62 @@ static void test_shards(void **state)
     assert_non_null(oct_shard_make(OCT_SHARD_SLICE, 2, 2, 8, 8, &s));
 }
 
+/* Rank 0: a chunk in whose middle a rank is cancelled, then the same again undisturbed. */
+static oct_status lead_cancelled(job *j, oct_session *s, oct_error *err)
+{
+    oct_error ignored = {0};
+    const oct_batch b = {.n = j->T, .token = j->tokens};
+    oct_status status = oct_eval(s, &b, j->logits, &ignored);
+    if (status != OCT_ERR_CANCELLED)
+        return oct_fail(err, OCT_ERR_ARG, "status %d, expected that all are cancelled", status);
+    /* It was raised while one fold went on: the next one tells all ranks, and there is no other. */
+    if (j->hub.folds != j->hub.cancel_at + 1)
+        return oct_fail(err, OCT_ERR_ARG, "%lld folds, expected %lld", (long long)j->hub.folds,
+                        (long long)j->hub.cancel_at + 1);
+    if (oct_session_pos(s, 0) != 0)
+        return oct_fail(err, OCT_ERR_ARG, "a chunk that was cancelled is kept");
+    __atomic_store_n(j->hub.cancel, 0, __ATOMIC_RELAXED);
+    j->hub.cancel_at = -1;
+    return oct_eval(s, &b, j->logits, err);
+}
+
+/* Whichever rank is cancelled, in whatever layer, all leave at the next fold, and the job goes on. */
+static void test_cancelled_together(void **state)
+{
+    (void)state;
+    enum { T = 12 };
+    static const int32_t tokens[T] = {5, 9, 200, 31, 4, 4, 77, 8, 90, 3, 6, 100};
+    oct_error err = {0};
+    oct_model *m;
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
+    const size_t V = (size_t)oct_model_get_info(m)->n_vocab;
+    job one = {
+        .model = m, .params = {.n_threads = 1}, .tokens = tokens, .B = 1, .T = T, .n_ranks = 1};
+    float *want = run_job(&one);
+    for (int ranks = 2; ranks <= 8; ranks *= 2)
+        for (int at = 1; at <= 12; at += 5) { /* of 13 folds: the embedding, two in each layer */
+            volatile int cancel = 0;
+            job many = one;
+            many.n_ranks = ranks;
+            many.lead = lead_cancelled;
+            many.hub.cancel_at = at;
+            many.hub.cancel_rank = at % ranks;
+            many.hub.cancel = &cancel;
+            float *got = run_job(&many); /* the last row: what the batch wants */
+            assert_memory_equal(want + (T - 1) * V, got, V * sizeof *got);
+            free(got);
+        }
+    free(want);
+    oct_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_domains),
         cmocka_unit_test(test_six_slices),    cmocka_unit_test(test_orders_that_do_not_fit),
-        cmocka_unit_test(test_failing_alone), cmocka_unit_test(test_routers),
-        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_failing_alone), cmocka_unit_test(test_cancelled_together),
+        cmocka_unit_test(test_routers),       cmocka_unit_test(test_models),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,9 @@ typedef struct hub {
     pthread_barrier_t barrier;
     const void *place[MAX_RANKS]; /* what each rank shows to the others */
     int64_t folds, floats;        /* rank 0's */
+    int64_t cancel_at;            /* the fold in which rank cancel_rank is cancelled; 0: none */
+    int cancel_rank;
+    volatile int *cancel; /* its flag */
 } hub;
 
 typedef struct thread_comm {
@@ -51,6 +54,8 @@ static oct_status thread_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
         h->floats += n;
     }
     show(c, x);
+    if (h->cancel && c->rank == h->cancel_rank && h->folds == h->cancel_at)
+        __atomic_store_n(h->cancel, 1, __ATOMIC_RELAXED);
     oct_fold f;
     oct_fold_begin(&f, levels, n, oct_kernel_rows[OCT_KERNELS_REF].add);
     for (int r = 0; r < c->size; r++) {
@@ -176,6 +181,8 @@ static void *run_rank(void *arg)
                         &j->hub};
     oct_session_params p = j->params;
     p.comm = j->n_ranks > 1 ? &comm.base : NULL;
+    if (j->hub.cancel && a->rank == j->hub.cancel_rank)
+        p.cancel = j->hub.cancel;
     p.n_seqs = p.n_seqs ? p.n_seqs : j->B;
     p.placement = j->placement[a->rank];
     oct_session *s;
