@@ -347,7 +347,8 @@ static oct_status lead_cancelled(job *j, oct_session *s, oct_error *err)
     return oct_eval(s, &b, j->logits, err);
 }
 
-/* Whichever rank is cancelled, in whatever layer, all leave at the next fold, and the job goes on. */
+/* Whichever rank is cancelled, in whatever layer, all leave at the next fold, and the job goes on.
+ */
 static void test_cancelled_together(void **state)
 {
     (void)state;
