@@ -311,49 +311,75 @@ static oct_status eval_step(oct_scheduler *s, oct_error *err)
     }
 }
 
-/* A text gets its next token, or ends; false: it ended. A token that was drawn always belongs to
- * the text, even if nothing will be evaluated after it. */
-static bool grow(oct_scheduler *s, oct_text *t)
+/* What the step was good for, but for tokens: texts that were cancelled end, prompts say how far
+ * they are, and what waited for one to end begins. */
+static void note_progress(oct_scheduler *s)
 {
-    const int64_t n_max = t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
-    const float *logits = s->logits + t->row * s->n_vocab;
-    oct_error error = {0};
-    if (t->n_generated < n_max) {
+    for (int64_t i = 0; i < s->n_running;) {
+        oct_text *t = s->running[i];
+        if (oct_text_cancelled(t)) {
+            oct_text_end(s, t, OCT_END_CANCELLED, NULL);
+            continue;
+        }
+        if (t->state == OCT_TEXT_PROMPT && t->n_rows > 0)
+            oct_text_tell_progress(s, t);
+        if (t->row >= 0)
+            oct_text_fork(s, t);
+        i++;
+    }
+}
+
+static int64_t most_tokens(const oct_text *t)
+{
+    return t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
+}
+
+/* Of all texts whose logits are there, together. */
+static void draw_tokens(oct_scheduler *s)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        t->draw = -1;
+        if (t->row < 0 || t->n_generated >= most_tokens(t))
+            continue;
         const int64_t skip = t->of->penalise_prompt ? 0 : t->of->n_prompt;
         t->sampler.history = t->ids + skip;
         t->sampler.n_history = t->n - skip;
-        int32_t id = oct_sample(&t->sampler, logits, s->n_vocab, s->scratch);
-        if (id < 0)
-            oct_fail(&error, OCT_ERR_NUMERIC,
-                     "no token can be drawn: the logits hold NaN or nothing but -Inf");
-        if (id < 0 || id == s->eos || id == s->pad) {
-            oct_text_end(s, t, id < 0 ? OCT_END_ERROR : OCT_END_EOS, &error);
-            return false;
-        }
-        t->ids[t->n++] = id;
-        t->n_generated++;
-        t->state = OCT_TEXT_DRAWN;
-        oct_text_tell_token(s, t, id, logits);
+        t->draw = n++;
+        s->draws[t->draw] = (oct_draw){.sampler = &t->sampler,
+                                       .logits = s->logits + t->row * s->n_vocab,
+                                       .n_top = t->of->n_top,
+                                       .wants_logprob = t->of->logprob,
+                                       .top = s->top + t->draw * OCT_TOP_MAX};
     }
-    if (t->n_generated < n_max && t->n <= s->n_ctx)
-        return true;
-    oct_text_end(s, t, t->n_generated >= n_max ? OCT_END_LENGTH : OCT_END_CONTEXT, NULL);
-    return false;
+    if (n > 0)
+        oct_sample_many(oct_session_team(s->session), s->draws, n, s->n_vocab, s->scratch);
 }
 
-/* After a step: what its rows of a text were good for; false: the text ended. */
-static bool go_on(oct_scheduler *s, oct_text *t)
+/* A text gets the token that was drawn for it, or ends; false: it ended. A token always belongs to
+ * the text, even if nothing will be evaluated after it. */
+static bool grow(oct_scheduler *s, oct_text *t)
 {
-    if (oct_text_cancelled(t)) {
-        oct_text_end(s, t, OCT_END_CANCELLED, NULL);
+    const oct_draw *d = t->draw >= 0 ? &s->draws[t->draw] : NULL;
+    oct_error error = {0};
+    if (d && d->id < 0)
+        oct_fail(&error, OCT_ERR_NUMERIC,
+                 "no token can be drawn: the logits hold NaN or nothing but -Inf");
+    if (d && (d->id < 0 || d->id == s->eos || d->id == s->pad)) {
+        oct_text_end(s, t, d->id < 0 ? OCT_END_ERROR : OCT_END_EOS, &error);
         return false;
     }
-    if (t->state == OCT_TEXT_PROMPT && t->n_rows > 0)
-        oct_text_tell_progress(s, t);
-    if (t->row < 0)
+    if (d) {
+        t->ids[t->n++] = d->id;
+        t->n_generated++;
+        t->state = OCT_TEXT_DRAWN;
+        oct_text_tell_token(s, t, d);
+    }
+    if (t->n_generated < most_tokens(t) && t->n <= s->n_ctx)
         return true;
-    oct_text_fork(s, t);
-    return grow(s, t);
+    oct_text_end(s, t, t->n_generated >= most_tokens(t) ? OCT_END_LENGTH : OCT_END_CONTEXT, NULL);
+    return false;
 }
 
 static void count_work(oct_scheduler *s, const oct_session_stats *before, int64_t n, int64_t n_text,
@@ -392,8 +418,10 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
     int64_t n = s->batch.n, n_text = s->n_text_rows;
     for (int64_t i = 0; i < s->n_running; i++)
         s->running[i]->n_held += s->running[i]->n_rows;
+    note_progress(s);
+    draw_tokens(s);
     for (int64_t i = 0; i < s->n_running;)
-        i += go_on(s, s->running[i]);
+        i += s->running[i]->row < 0 || grow(s, s->running[i]);
     if (n > 0)
         count_work(s, &before, n, n_text, oct_seconds() - start);
     return OCT_OK;
@@ -403,21 +431,25 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
 
 uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk)
 {
-    return (uint64_t)n_vocab * sizeof(float) * ((uint64_t)max_running + 2) +
+    return (uint64_t)n_vocab * sizeof(float) * 3 * (uint64_t)max_running +
            (uint64_t)(chunk + max_running) * (2 * sizeof(int32_t) + 1);
 }
 
 static oct_status allocate(oct_scheduler *s, oct_error *err)
 {
     size_t n = (size_t)s->p.max_running, rows = (size_t)batch_rows(s);
+    size_t n_threads = (size_t)oct_team_size(oct_session_team(s->session));
     s->running = calloc(n, sizeof *s->running);
     s->slots = calloc(n, sizeof *s->slots);
     s->logits = calloc(n, (size_t)s->n_vocab * sizeof *s->logits);
-    s->scratch = calloc((size_t)s->n_vocab, 2 * sizeof *s->scratch);
+    s->scratch = calloc(n_threads < n ? n_threads : n, 2 * (size_t)s->n_vocab * sizeof *s->scratch);
+    s->draws = calloc(n, sizeof *s->draws);
+    s->top = calloc(n, OCT_TOP_MAX * sizeof *s->top);
     s->token = calloc(rows, sizeof *s->token);
     s->seq = calloc(rows, sizeof *s->seq);
     s->want = calloc(rows, 1);
-    if (!s->running || !s->slots || !s->logits || !s->scratch || !s->token || !s->seq || !s->want)
+    if (!s->running || !s->slots || !s->logits || !s->scratch || !s->draws || !s->top ||
+        !s->token || !s->seq || !s->want)
         return oct_fail(err, OCT_ERR_MEMORY, "scheduler: out of memory for the logits of %zu texts",
                         n);
     return OCT_OK;
@@ -477,6 +509,8 @@ void oct_scheduler_free(oct_scheduler *s)
     free(s->slots);
     free(s->logits);
     free(s->scratch);
+    free(s->draws);
+    free(s->top);
     free(s->token);
     free(s->seq);
     free(s->want);

@@ -103,7 +103,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_scheduler_new(oct_session *s, const oct_sc
                                                     oct_scheduler **out, oct_error *err);
 OCT_API void oct_scheduler_free(oct_scheduler *s); /* NULL is fine; no more events */
 
-/* Bytes that oct_scheduler_new takes for a session of a vocabulary and chunks. Pure. */
+/* Bytes that oct_scheduler_new takes at most for a session of a vocabulary and chunks. Pure. */
 OCT_API uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk);
 
 /* Adds a request; *id (from 1) names it in events. OCT_ERR_ARG: it can never be done;

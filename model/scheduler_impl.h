@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "sampler.h"
 #include "scheduler.h"
 #include "session_impl.h"
 
@@ -30,6 +31,7 @@ typedef struct oct_text {
     /* of the step */
     int64_t first, n_rows; /* rows of the batch */
     int64_t row;           /* of the logits, -1: none */
+    int64_t draw;          /* -1: none */
 } oct_text;
 
 struct oct_text_request {
@@ -71,14 +73,15 @@ struct oct_scheduler {
     int64_t n_running;
     oct_text_slot *slots; /* [max_running] */
     uint64_t n_kept_ever;
-    bool hold;      /* memory ran out: no text gets a sequence until one ends */
-    float *logits;  /* [max_running][n_vocab] */
-    float *scratch; /* [2 n_vocab] */
+    bool hold;              /* memory ran out: no text gets a sequence until one ends */
+    float *logits;          /* [max_running][n_vocab] */
+    float *scratch;         /* [2 n_vocab] of each thread that draws */
+    oct_draw *draws;        /* [max_running], of the texts whose draw they are */
+    oct_token_logprob *top; /* [max_running][OCT_TOP_MAX] */
     int32_t *token, *seq;
     uint8_t *want; /* [batch_rows()] each */
     oct_batch batch;
     int64_t n_text_rows; /* of the batch, in front */
-    oct_token_logprob top[OCT_TOP_MAX];
     oct_scheduler_stats stats;
 };
 
@@ -100,8 +103,7 @@ void oct_text_make_room(oct_scheduler *s, const oct_error *full);
 void oct_text_end(oct_scheduler *s, oct_text *t, oct_end why, const oct_error *error);
 void oct_text_end_all(oct_scheduler *s, const oct_error *error);
 void oct_text_tell_progress(const oct_scheduler *s, oct_text *t);
-/* logits: those it was drawn from. */
-void oct_text_tell_token(oct_scheduler *s, const oct_text *t, int32_t id, const float *logits);
+void oct_text_tell_token(oct_scheduler *s, const oct_text *t, const oct_draw *d);
 /* Forgets what the sequence was kept for. */
 void oct_text_empty_slot(oct_scheduler *s, int32_t seq);
 void oct_text_free_request(oct_text_request *r);

@@ -45,7 +45,7 @@ static void start_running(oct_scheduler *s, oct_text *t, int32_t seq, int64_t n_
     t->n_held = n_held;
     t->state = state;
     t->n_rows = 0;
-    t->row = -1;
+    t->row = t->draw = -1;
 }
 
 static void stop_running(oct_scheduler *s, const oct_text *t)
@@ -147,16 +147,14 @@ void oct_text_tell_progress(const oct_scheduler *s, oct_text *t)
     tell(s, &e);
 }
 
-void oct_text_tell_token(oct_scheduler *s, const oct_text *t, int32_t id, const float *logits)
+void oct_text_tell_token(oct_scheduler *s, const oct_text *t, const oct_draw *d)
 {
     oct_event e = event_of(t, OCT_EVENT_TOKEN);
-    e.token = id;
-    e.bytes = oct_token_bytes(s->session->model, id, &e.n_bytes);
-    if (t->of->logprob)
-        e.logprob = oct_logprob(logits, s->n_vocab, id);
-    e.top = s->top;
-    if (t->of->n_top > 0)
-        e.n_top = oct_top_logprobs(logits, s->n_vocab, t->of->n_top, s->top);
+    e.token = d->id;
+    e.bytes = oct_token_bytes(s->session->model, d->id, &e.n_bytes);
+    e.logprob = d->logprob;
+    e.top = d->top;
+    e.n_top = d->n_found;
     tell(s, &e);
 }
 

@@ -1,9 +1,15 @@
 /* session.c: a model with caches, threads and buffers, as a plan says. */
 #include <stdlib.h>
 
+#include "cpu_impl.h"
 #include "session_impl.h"
 #include "threads.h"
 #include "topology.h"
+
+oct_team *oct_session_team(const oct_session *s)
+{
+    return ((const oct_cpu *)(const void *)s->runner.backend[OCT_HOST])->team;
+}
 
 /* cos and sin of pos * base^(-2j / P). As in xAI's code the angle is a product of two f32. */
 static void fill_rope(oct_session *s)

@@ -31,7 +31,7 @@ struct oct_session {
 };
 
 /* The session's threads, between evaluations. */
-oct_team *oct_measure_team(const oct_session *s);
+oct_team *oct_session_team(const oct_session *s);
 
 /* As oct_session_new, with devices beside the CPU; d is read here, not kept. */
 OCT_MUST_CHECK oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p,
