@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <octet/utf8.h>
+
 /* ---- messages ------------------------------------------------------------------------------- */
 
 static void message(const char *prefix, const char *fmt, va_list ap) OCT_PRINTF(2, 0);
@@ -347,6 +349,9 @@ static oct_status read_all(int fd, const char *name, size_t max_bytes, char **te
             return oct_fail(err, OCT_ERR_ARG, "%s: longer than %zu bytes", name, max_bytes);
         }
     }
+    size_t bom = oct_utf8_bom(buf, n);
+    n -= bom;
+    memmove(buf, buf + bom, n);
     buf[n] = 0;
     *text = buf;
     *n_out = n;

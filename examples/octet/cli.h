@@ -14,6 +14,7 @@ enum {
     OCT_EXIT_OK = 0,
     OCT_EXIT_ERROR = 1,        /* the work could not be done; one line on stderr says why */
     OCT_EXIT_USAGE = 2,        /* the command line makes no sense */
+    OCT_EXIT_NO = 3,           /* `octet plan`: it does not fit */
     OCT_EXIT_INTERRUPTED = 130 /* Ctrl-C; 128 + signal for SIGTERM and others */
 };
 
@@ -132,8 +133,8 @@ int oct_cli_out_end(void);
 
 /* ---- input, numbers -------------------------------------------------------------------------- */
 
-/* A whole file, or stdin for "-". *text is malloc'd and NUL-terminated, *n without the NUL. Refuses
- * directories and more than max_bytes. Interrupted by the cancel flag. */
+/* A whole file of text, or stdin for "-", without a byte order mark. *text is malloc'd and
+ * NUL-terminated, *n without the NUL. Refuses directories and more than max_bytes. Interrupted by the cancel flag. */
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
 uint64_t oct_cli_random(void);

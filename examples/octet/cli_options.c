@@ -115,7 +115,7 @@ static bool parse_u64(const char *s, uint64_t *v)
 {
     char *end;
     errno = 0;
-    unsigned long long x = strtoull(s, &end, 0);
+    unsigned long long x = strtoull(s, &end, 10); /* not 0: 010 is ten */
     if (end == s || *end || errno || *s < '0' || *s > '9')
         return false;
     *v = x;
