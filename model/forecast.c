@@ -11,7 +11,7 @@
 /* What `octet bench` found on the machines of examples/octet/bench: of the read probe when tokens
  * are generated; of the integer instruction's peak, or of the read probe, for prompts; and of the
  * FMA peak in attention. */
-static const oct_bounds STEP_SHARE = {0.9, 1.0}, PROMPT_SHARE = {0.7, 0.95};
+static const oct_bounds STEP_SHARE = {0.84, 1.0}, PROMPT_SHARE = {0.7, 0.95};
 static const double ATTENTION_SHARE = 0.84;
 
 oct_bounds oct_forecast_step_share(void)
