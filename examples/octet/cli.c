@@ -314,6 +314,19 @@ int oct_cli_out_json(const json_t *json, size_t flags)
     return oct_cli_out_end();
 }
 
+json_t *oct_cli_json_bytes(const char *bytes, size_t n)
+{
+    oct_utf8 u = {0};
+    char *text = malloc(OCT_UTF8_ROOM(n) + OCT_UTF8_ROOM(0));
+    if (!text)
+        return NULL;
+    size_t k = bytes ? oct_utf8_feed(&u, bytes, n, text) : 0;
+    k += oct_utf8_end(&u, text + k);
+    json_t *out = json_stringn(text, k);
+    free(text);
+    return out;
+}
+
 /* ---- input, numbers ------------------------------------------------------------------------- */
 
 static oct_status read_all(int fd, const char *name, size_t max_bytes, char **text, size_t *n_out,

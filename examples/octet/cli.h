@@ -127,6 +127,8 @@ bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
  * Returns the exit code. */
 struct json_t;
 int oct_cli_out_json(const struct json_t *json, size_t flags);
+/* Any bytes as a JSON text, which is UTF-8: what is none becomes U+FFFD. NULL: no memory. */
+struct json_t *oct_cli_json_bytes(const char *bytes, size_t n);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);

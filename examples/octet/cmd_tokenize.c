@@ -4,8 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <octet/utf8.h>
-
 #include "cli_session.h"
 #include "commands.h"
 #include "ids.h"
@@ -47,29 +45,15 @@ static int parse(tokenize_state *t, int argc, char **argv)
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
 
-/* A token's bytes as valid UTF-8, for JSON. */
-static json_t *piece(const oct_model *m, int32_t id)
-{
-    size_t n = 0;
-    const char *bytes = oct_token_bytes(m, id, &n);
-    oct_utf8 u = {0};
-    char *text = malloc(OCT_UTF8_ROOM(n) + OCT_UTF8_ROOM(0));
-    if (!text)
-        return NULL;
-    size_t k = oct_utf8_feed(&u, bytes ? bytes : "", n, text);
-    k += oct_utf8_end(&u, text + k);
-    json_t *out = json_stringn(text, k);
-    free(text);
-    return out;
-}
-
 static int print_json(const oct_model *m, const int32_t *ids, int64_t n, const char *text,
                       size_t n_text)
 {
     json_t *list = json_array(), *pieces = json_array();
     for (int64_t i = 0; i < n; i++) {
+        size_t n_bytes = 0;
+        const char *bytes = oct_token_bytes(m, ids[i], &n_bytes);
         json_array_append_new(list, json_integer(ids[i]));
-        json_array_append_new(pieces, piece(m, ids[i]));
+        json_array_append_new(pieces, oct_cli_json_bytes(bytes, n_bytes));
     }
     json_t *all =
         json_pack("{s:o, s:o, s:s%}", "ids", list, "pieces", pieces, "text", text, n_text);
@@ -109,12 +93,7 @@ static int decode_one(const tokenize_state *t, const oct_model *m, const int32_t
     if (oct_decode(m, ids, (size_t)n, &text, &n_text, &err) != OCT_OK)
         return oct_cli_fail(&err);
     if (t->json) {
-        oct_utf8 u = {0};
-        char *clean = malloc(OCT_UTF8_ROOM(n_text) + OCT_UTF8_ROOM(0));
-        size_t k = clean ? oct_utf8_feed(&u, text, n_text, clean) : 0;
-        k += clean ? oct_utf8_end(&u, clean + k) : 0;
-        code = print_json(m, ids, n, clean, k);
-        free(clean);
+        code = print_json(m, ids, n, text, n_text);
     } else {
         if (!first)
             oct_cli_out("\n", 1);
