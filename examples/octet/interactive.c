@@ -156,6 +156,7 @@ static oct_status load(oct_gen *g, const char *path, oct_error *err)
     size_t n = 0;
     int32_t *ids = NULL;
     int64_t n_ids = 0;
+    size_t n_encoded = 0;
     OCT_TRY(oct_cli_read(path, TEXT_BYTES_MAX, &file, &n, err));
     json_t *saved = json_loadb(file, n, 0, NULL);
     const json_t *text = json_object_get(saved, "text");
@@ -164,7 +165,8 @@ static oct_status load(oct_gen *g, const char *path, oct_error *err)
     oct_status s = OCT_OK;
     if (!exact)
         s = oct_encode(g->model, is_saved ? json_string_value(text) : file,
-                       is_saved ? json_string_length(text) : n, &ids, (size_t *)&n_ids, err);
+                       is_saved ? json_string_length(text) : n, &ids, &n_encoded, err);
+    n_ids = exact ? n_ids : (int64_t)n_encoded;
     if (s == OCT_OK && n_ids > g->n_ctx)
         s = oct_fail(err, OCT_ERR_ARG, "%s: %lld tokens, but the context holds %lld", path,
                      (long long)n_ids, (long long)g->n_ctx);
