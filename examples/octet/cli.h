@@ -87,7 +87,9 @@ typedef struct oct_cli {
     const oct_opt *opts;
     int n_opts;
     const char *notes; /* after the options: what else to know, then examples; may be NULL */
-    int max_args;      /* arguments allowed that are not options */
+    int max_args;      /* arguments allowed that are not options: */
+    const char *words; /* these words, "a|b|c"; NULL: none */
+    bool no_files;     /* and no files */
 } oct_cli;
 
 /* Reads argv[1..] (argv[0] is the command's name) into the rows' values. Returns -1 to go on, or an
@@ -95,6 +97,12 @@ typedef struct oct_cli {
  * Arguments that are not options are moved to argv[*first_arg..argc-1]; first_arg may be NULL if
  * max_args is 0. */
 int oct_cli_parse(const oct_cli *cli, int argc, char **argv, int *first_arg);
+
+/* Called with a command's rows, which are valid during the call. */
+typedef void oct_cli_describe_fn(void *ctx, const oct_cli *cli);
+/* From now on oct_cli_parse reads no arguments but calls fn and returns OCT_EXIT_OK, so that manual
+ * pages and completions are made of the rows that are parsed. NULL: as usual. */
+void oct_cli_describe(oct_cli_describe_fn *fn, void *ctx);
 
 /* The name of the list that is most like `word`, NULL if none is near. For "did you mean". */
 const char *oct_cli_nearest(const char *word, const char *const *names, int n);

@@ -45,6 +45,12 @@ static int parse(oct_plan_job *j, int argc, char **argv, int *first)
                      "as in `octet run`"),
         OCT_ROW_FLAG(0, "json", &j->json, "print JSON"),
     };
+    char names[128] = "";
+    oct_model_name known;
+    for (int i = 0; oct_model_name_get(i, &known); i++)
+        if (!known.lacks)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? "|" : "",
+                     known.name);
     const oct_cli cli = {
         .name = "plan",
         .synopsis = "grok-1 | MODEL | CHECKPOINT | config.json [options]",
@@ -66,6 +72,7 @@ static int parse(oct_plan_job *j, int argc, char **argv, int *first)
                  "  octet plan model.gguf --hosts hosts.txt --network 10,2.9 --batch 8\n"
                  "  octet plan config.json --gpu 24GiB,900",
         .max_args = 1,
+        .words = names,
     };
     return oct_cli_parse(&cli, argc, argv, first);
 }
