@@ -156,8 +156,10 @@ OCT_API OCT_MUST_CHECK oct_status oct_verify(const char *path,
 typedef struct oct_synthetic_params {
     int64_t n_layers, n_vocab; /* 0: Grok-1's; all other numbers are Grok-1's */
     const struct oct_grok_config
-        *config;     /* NULL; for the library's own tests: all of the numbers */
-    uint64_t seed;   /* the same seed, the same file */
+        *config;   /* NULL; for the library's own tests: all of the numbers */
+    uint64_t seed; /* the same seed, the same file */
+    /* Name of the weight type of the experts' matrices; NULL: q8. Others only in hollow files. */
+    const char *experts;
     bool hollow;     /* no weights but a hole that takes no space: for plans and predictions */
     const char *out; /* the new file; NULL: into fd */
     int fd;          /* an open, empty, writable file; the caller's */
@@ -172,6 +174,47 @@ OCT_API OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params
 /* The bytes it will have. */
 OCT_API OCT_MUST_CHECK oct_status oct_synthetic_bytes(const oct_synthetic_params *p,
                                                       uint64_t *bytes, oct_error *err);
+
+/* ---- models that are not there --------------------------------------------------------------- */
+
+/* The models that are known by name, from 0 on; false after the last. Strings are static. */
+typedef struct oct_model_name {
+    const char *name;
+    const char *lacks; /* what it needs and Octet does not do; NULL: it runs */
+} oct_model_name;
+OCT_API bool oct_model_name_get(int i, oct_model_name *out);
+
+/* The types of weights that this library knows, from 0 on; NULL after the last. Static. */
+OCT_API const char *oct_weight_type_name(int i);
+
+typedef enum oct_outline_of {
+    OCT_OUTLINE_NAME,
+    OCT_OUTLINE_CONFIG,
+    OCT_OUTLINE_CHECKPOINT,
+    OCT_OUTLINE_FILE
+} oct_outline_of;
+
+/* A model to plan with: its numbers and sizes are true, of its weights nothing may be used unless
+ * it is of a file. */
+typedef struct oct_outline {
+    oct_model *model;
+    oct_outline_of of;
+    uint64_t source_bytes; /* of the checkpoint that the model file is made of; 0: unknown, or the
+                              file is there */
+    int64_t n_files;       /* of the checkpoint */
+    uint64_t file_bytes;   /* of the model file */
+    double parameters;
+    const char *experts; /* weight type of its experts; static */
+} oct_outline;
+
+/* what: a name, a config.json with the keys of xAI's code, a checkpoint that oct_convert would take,
+ * or a model file. experts: weight type of the experts' matrices; NULL: what it has, or q8. Nothing
+ * is written but a file in memory of the size of a header. OCT_ERR_UNSUPPORTED: a model that is
+ * known and cannot run, or a type that these matrices cannot have; OCT_ERR_ARG: nothing of that
+ * name. Close with oct_outline_close after success. */
+OCT_API OCT_MUST_CHECK oct_status oct_outline_open(const char *what, const char *experts,
+                                                   oct_outline *out, oct_error *err);
+OCT_API void oct_outline_close(oct_outline *o); /* a zeroed one is fine */
 
 /* ---- output ---------------------------------------------------------------------------------- */
 

@@ -19,6 +19,10 @@ OCT_MUST_CHECK oct_status oct_new_header(const oct_grok_config *config,
                                          const uint64_t *sums, int64_t n, uint64_t *offsets,
                                          void **bytes, size_t *n_bytes, oct_error *err);
 
+/* The weight type of a name; the error lists them all. */
+OCT_MUST_CHECK oct_status oct_weight_type_named(const char *name, oct_weight_type *type,
+                                                oct_error *err);
+
 /* Converts an open source: oct_convert without looking for it. Of p, checkpoint, tokenizer and
  * config play no role. */
 OCT_MUST_CHECK oct_status oct_convert_source(const oct_source *s, const oct_convert_params *p,

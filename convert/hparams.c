@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "utf8.h"
+
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
 /* The attention's cap, the base of rotations and the norms' epsilon are constants of xAI's code
@@ -68,6 +70,7 @@ oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warning
     json_error_t e;
     char *text = malloc(MAX_CONFIG_BYTES + 1);
     size_t n = text ? fread(text, 1, MAX_CONFIG_BYTES + 1, f) : 0;
+    size_t skip = oct_utf8_bom(text, n);
     if (!text)
         s = oct_fail(err, OCT_ERR_MEMORY, "out of memory");
     else if (ferror(f))
@@ -75,7 +78,7 @@ oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warning
     else if (n > MAX_CONFIG_BYTES)
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: larger than %d bytes; no configuration is", path,
                      MAX_CONFIG_BYTES);
-    else if (!(root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e)))
+    else if (!(root = json_loadb(text + skip, n - skip, JSON_REJECT_DUPLICATES, &e)))
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: not JSON: line %d: %s", path, e.line, e.text);
     else if (!json_is_object(root))
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: expected a JSON object", path);

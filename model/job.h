@@ -80,7 +80,7 @@ OCT_API oct_comm_stats oct_job_stats(const oct_job *j);
 OCT_API oct_comm_stats oct_job_stats_before(const oct_job *j);
 
 /* Seconds for a token of one sequence behind `depth` others with the layout of the last session:
- * reading and exchange at its pace, see oct_predict_token. */
+ * reading and exchange at its pace, see oct_predict_step. */
 OCT_API double oct_job_predict(const oct_job *j, const oct_model *m, int64_t depth, oct_kv_type kv);
 
 /* Where the time of some work went, seconds on this rank: its own computing; its messages, had

@@ -144,6 +144,7 @@ typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
     uint64_t kv;      /* the pool; touched as its pages are first used */
     uint64_t buffers; /* activations, scratch */
+    int64_t chunk;    /* tokens evaluated together at most */
     int n_threads;
     int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
     const char *isa;         /* the row that would be chosen */

@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <octet/utf8.h>
+
 /* ---- messages ------------------------------------------------------------------------------- */
 
 static void message(const char *prefix, const char *fmt, va_list ap) OCT_PRINTF(2, 0);
@@ -312,6 +314,19 @@ int oct_cli_out_json(const json_t *json, size_t flags)
     return oct_cli_out_end();
 }
 
+json_t *oct_cli_json_bytes(const char *bytes, size_t n)
+{
+    oct_utf8 u = {0};
+    char *text = malloc(OCT_UTF8_ROOM(n) + OCT_UTF8_ROOM(0));
+    if (!text)
+        return NULL;
+    size_t k = bytes ? oct_utf8_feed(&u, bytes, n, text) : 0;
+    k += oct_utf8_end(&u, text + k);
+    json_t *out = json_stringn(text, k);
+    free(text);
+    return out;
+}
+
 /* ---- input, numbers ------------------------------------------------------------------------- */
 
 static oct_status read_all(int fd, const char *name, size_t max_bytes, char **text, size_t *n_out,
@@ -347,6 +362,9 @@ static oct_status read_all(int fd, const char *name, size_t max_bytes, char **te
             return oct_fail(err, OCT_ERR_ARG, "%s: longer than %zu bytes", name, max_bytes);
         }
     }
+    size_t bom = oct_utf8_bom(buf, n);
+    n -= bom;
+    memmove(buf, buf + bom, n);
     buf[n] = 0;
     *text = buf;
     *n_out = n;
