@@ -18,7 +18,7 @@
 #include "sniff.h"
 
 /* All formats there are. */
-static const oct_source_kind *const kinds[] = {&oct_source_xai};
+static const oct_source_kind *const kinds[] = {&oct_source_xai, &oct_source_safetensors};
 
 enum {
     N_KINDS = sizeof kinds / sizeof *kinds,
@@ -90,7 +90,6 @@ static oct_status recognise(const char *path, const oct_source_kind **kind, char
 static const struct {
     const char *end, *what;
 } strangers[] = {
-    {".safetensors", "a Hugging Face model in safetensors"},
     {".gguf", "GGUF files"},
     {".bin.index.json", "a Hugging Face model of PyTorch files"},
     {".pth", "PyTorch files"},

@@ -1,0 +1,214 @@
+/* q8_recover.c: the argument is in q8_recover.h. Loops are written for vectors of the baseline. */
+#include "q8_recover.h"
+
+#include <string.h>
+
+#include "f16.h"
+
+enum {
+    NORMAL = 0x0080,   /* the smallest bf16 that is normal */
+    INFINITE = 0x7f80, /* all from here on are not finite */
+    NONE = 0x7fff,     /* in place of a smallest weight that is not there */
+    BLOCK = 256,       /* weights between two looks at how many are odd */
+    DEEP = 3,          /* how many of the smallest and largest weights may be odd */
+    ODD_SHARE = 256    /* one weight in so many may be */
+};
+
+static const float rounder =
+    0x1.8p23f; /* adding and subtracting it rounds to the nearest integer */
+
+/* ---- one scale ------------------------------------------------------------------------------ */
+
+/* The bits of bf16(q s); q s is exact. */
+static inline uint32_t product_bits(float q, float s)
+{
+    const uint32_t u = oct_f32_bits(q * s);
+    return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+}
+
+/* Of n weights: how many are not bf16(q s) for an int8 q. */
+static int64_t count_odd(const uint16_t *w, int64_t n, float s, float inverse)
+{
+    uint32_t odd = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const float q = oct_f32_of_bf16(w[i]) * inverse + rounder - rounder;
+        const uint32_t differs = product_bits(q, s) != w[i]; /* q is never -0 */
+        odd += differs | (uint32_t)(q > 127.0f) | (uint32_t)(q < -128.0f);
+    }
+    return odd;
+}
+
+/* As many odd weights as there are, or more than `most`. */
+static int64_t try_scale(const uint16_t *w, int64_t n, uint16_t scale, int64_t most)
+{
+    const float s = oct_f32_of_bf16(scale), inverse = 1.0f / s;
+    int64_t odd = 0;
+    for (int64_t i = 0; i < n && odd <= most; i += BLOCK)
+        odd += count_odd(w + i, n - i < BLOCK ? n - i : BLOCK, s, inverse);
+    return odd;
+}
+
+int64_t oct_q8_of_bf16(const uint16_t *w, int64_t n, uint16_t scale, int8_t *q, int64_t *first)
+{
+    const float s = oct_f32_of_bf16(scale), inverse = scale ? 1.0f / s : 0.0f;
+    int64_t odd = 0, at = n;
+    for (int64_t i = 0; i < n; i++) {
+        float v = oct_f32_of_bf16(w[i]) * inverse + rounder - rounder;
+        v = v > 127.0f ? 127.0f : v < -128.0f ? -128.0f : v;
+        q[i] = (int8_t)v;
+        odd += product_bits((float)q[i], s) != w[i];
+    }
+    for (int64_t i = 0; odd && i < n; i++)
+        if (product_bits((float)q[i], s) != w[i]) {
+            at = i < at ? i : at;
+            q[i] = q[i] == -128 ? -127 : q[i];
+        }
+    if (first)
+        *first = at;
+    return odd;
+}
+
+/* ---- candidates ----------------------------------------------------------------------------- */
+
+/* The smallest and largest |w| that are not zero, as bits. */
+static void extremes(const uint16_t *w, int64_t n, int16_t *lo, int16_t *hi)
+{
+    int16_t least = NONE, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int16_t a = (int16_t)(w[i] & 0x7fff), b = a ? a : NONE;
+        least = b < least ? b : least;
+        most = a > most ? a : most;
+    }
+    *lo = least;
+    *hi = most;
+}
+
+/* Of a scale that some weights suggest. */
+typedef struct candidate {
+    uint16_t scale;
+    int64_t odd; /* weights that it does not explain */
+    int top;     /* the largest |q| */
+} candidate;
+
+typedef struct found {
+    candidate best;
+    int n; /* scales that are as good: different ones */
+} found;
+
+/* 127 first, then the larger. */
+static bool better(const candidate *a, const candidate *b)
+{
+    if (a->odd != b->odd)
+        return a->odd < b->odd;
+    if ((a->top == 127) != (b->top == 127))
+        return a->top == 127;
+    return a->top > b->top;
+}
+
+static void consider(found *f, const candidate *c)
+{
+    if (!f->n || c->odd < f->best.odd) {
+        *f = (found){*c, 1};
+        return;
+    }
+    if (c->odd > f->best.odd || c->scale == f->best.scale)
+        return;
+    f->n++;
+    if (better(c, &f->best))
+        f->best = *c;
+}
+
+/* Tries all scales for which lo and hi are products, as 2. says. */
+static void try_all(const uint16_t *w, int64_t n, int16_t lo, int16_t hi, int64_t allowed, found *f)
+{
+    const float small = oct_f32_of_bf16((uint16_t)lo), large = oct_f32_of_bf16((uint16_t)hi);
+    const float least = large / 128.6f;
+    for (int k = 1; k <= 128 && small / (float)k >= least * 0.99f; k++) {
+        const int middle = oct_bf16_of_f32(small / (float)k);
+        for (int bits = middle - 2; bits <= middle + 2; bits++) {
+            if (bits < NORMAL || bits >= INFINITE)
+                continue;
+            const float s = oct_f32_of_bf16((uint16_t)bits);
+            const float top = large / s + rounder - rounder;
+            if (top > 128.0f || product_bits((float)k, s) != (uint32_t)lo ||
+                product_bits(top, s) != (uint32_t)hi)
+                continue;
+            candidate c = {.scale = (uint16_t)bits, .top = (int)top};
+            c.odd = try_scale(w, n, c.scale, allowed);
+            if (c.odd <= allowed)
+                consider(f, &c);
+        }
+    }
+}
+
+/* The DEEP smallest different |w| that are not zero in ascending order, and the DEEP largest in
+ * descending order; those that are missing: NONE, 0. */
+static void deep_extremes(const uint16_t *w, int64_t n, int16_t lo[DEEP], int16_t hi[DEEP])
+{
+    for (int k = 0; k < DEEP; k++) {
+        lo[k] = NONE;
+        hi[k] = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const int16_t a = (int16_t)(w[i] & 0x7fff);
+            if (a && a < lo[k] && (!k || a > lo[k - 1]))
+                lo[k] = a;
+            if (a > hi[k] && (!k || a < hi[k - 1]))
+                hi[k] = a;
+        }
+    }
+}
+
+/* The scale that explains all but a few. */
+static bool recover_odd(const uint16_t *w, int64_t n, uint16_t *scale)
+{
+    const int64_t allowed = 1 + n / ODD_SHARE;
+    int16_t lo[DEEP], hi[DEEP];
+    found f = {0};
+    if (n < 16)
+        return false; /* too few to tell damage from another kind of numbers */
+    deep_extremes(w, n, lo, hi);
+    for (int i = 0; i < DEEP; i++)
+        for (int j = 0; j < DEEP; j++)
+            if (lo[i] >= NORMAL && lo[i] != NONE && hi[j] >= lo[i])
+                try_all(w, n, lo[i], hi[j], allowed, &f);
+    *scale = f.best.scale;
+    return f.n > 0;
+}
+
+/* max|w| / 127 in bf16, upwards, so that no integer leaves -127..127. */
+static uint16_t quantising_scale(int16_t hi)
+{
+    const float scale = oct_f32_of_bf16((uint16_t)hi) / 127.0f;
+    uint16_t bits = oct_bf16_of_f32(scale);
+    if (bits < NORMAL)
+        return NORMAL;
+    while (oct_f32_of_bf16(bits) * 127.49f < oct_f32_of_bf16((uint16_t)hi))
+        bits++;
+    return bits;
+}
+
+oct_recovered oct_q8_recover(const uint16_t *w, int64_t n, uint16_t *scale)
+{
+    int16_t lo, hi;
+    found f = {0};
+    extremes(w, n, &lo, &hi);
+    *scale = 0;
+    if (hi >= INFINITE)
+        return OCT_RECOVERED_NOT_FINITE;
+    if (!hi) {
+        for (int64_t i = 0; i < n; i++)
+            if (w[i])
+                return OCT_RECOVERED_ODD;
+        return OCT_RECOVERED_ZERO;
+    }
+    if (lo >= NORMAL)
+        try_all(w, n, lo, hi, 0, &f);
+    if (f.n) {
+        *scale = f.best.scale;
+        return f.n == 1 ? OCT_RECOVERED_UNIQUE : OCT_RECOVERED_SEVERAL;
+    }
+    if (recover_odd(w, n, scale))
+        return OCT_RECOVERED_ODD;
+    *scale = quantising_scale(hi);
+    return OCT_RECOVERED_NOT;
+}
