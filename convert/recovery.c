@@ -63,7 +63,7 @@ size_t oct_recovery_bytes(const oct_recovery *r)
 typedef struct group {
     const oct_bf16_matrix *m;
     const uint16_t *w; /* [n] */
-    int8_t *q;         /* [n], for use here */
+    int8_t *q;         /* [n], filled here */
     int64_t row, column, n;
 } group;
 
@@ -86,9 +86,10 @@ static void count_group(oct_recovery *r, const group *g, oct_recovered kind, uin
     r->groups[kind]++;
     if (kind != OCT_RECOVERED_ODD && kind != OCT_RECOVERED_NOT)
         return;
-    const int64_t n_odd = oct_q8_of_bf16(g->w, g->n, scale, g->q, NULL);
     const float s = oct_f32_of_bf16(scale);
-    int64_t named = 0;
+    int64_t n_odd = 0, named = 0;
+    for (int64_t i = 0; i < g->n; i++)
+        n_odd += oct_bf16_of_f32((float)g->q[i] * s) != g->w[i];
     for (int64_t i = 0; i < g->n; i++) {
         const float ref = oct_f32_of_bf16(g->w[i]), v = (float)g->q[i] * s;
         oct_q8_error_add(&r->error, &ref, &v, 1);
@@ -104,7 +105,7 @@ static void count_group(oct_recovery *r, const group *g, oct_recovered kind, uin
 static oct_status find_scale(oct_recovery *r, const group *g, uint16_t *entry, oct_error *err)
 {
     uint16_t scale, unknown = UNKNOWN;
-    const oct_recovered kind = oct_q8_recover(g->w, g->n, &scale);
+    const oct_recovered kind = oct_q8_recover(g->w, g->n, &scale, g->q);
     if (kind == OCT_RECOVERED_NOT_FINITE) {
         char where[OCT_SOURCE_WHERE];
         int64_t i = 0;
@@ -147,7 +148,7 @@ static span span_of(const uint16_t *entry, const oct_bf16_matrix *m, const oct_b
     return (span){b->column, b->column + b->n_columns};
 }
 
-/* One row of a block: w and q have room for its span. */
+/* One row of a block: w has room for its span, q for a group. */
 static oct_status read_row(oct_recovery *r, const oct_bf16_matrix *m, const oct_block *b,
                            int64_t row, uint16_t *w, int8_t *q, int8_t *out, oct_error *err)
 {
@@ -159,9 +160,12 @@ static oct_status read_row(oct_recovery *r, const oct_bf16_matrix *m, const oct_
         const int64_t from = g * n > b->column ? g * n : b->column;
         const int64_t to = (g + 1) * n < end ? (g + 1) * n : end;
         int64_t first;
-        if (known(&entry[g]) == UNKNOWN)
-            OCT_TRY(
-                find_scale(r, &(group){m, w + (g * n - s.from), q, row, g * n, n}, &entry[g], err));
+        if (known(&entry[g]) == UNKNOWN) {
+            const group it = {m, w + (g * n - s.from), q, row, g * n, n};
+            OCT_TRY(find_scale(r, &it, &entry[g], err));
+            memcpy(out + (from - b->column), q + (from - g * n), (size_t)(to - from));
+            continue;
+        }
         const uint16_t scale = known(&entry[g]);
         if (!oct_q8_of_bf16(w + (from - s.from), to - from, scale & (INEXACT - 1),
                             out + (from - b->column), &first) ||

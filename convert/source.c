@@ -308,6 +308,63 @@ static void spread(const uint8_t *from, size_t element, bool wide, int64_t n, vo
     }
 }
 
+/* Eight bytes from each of eight rows, turned: byte j of row i becomes byte i of row j. */
+static void turn_square(const uint8_t *from, size_t pitch, uint8_t *to, size_t to_pitch)
+{
+    static const uint64_t masks[3] = {0x00ff00ff00ff00ffu, 0x0000ffff0000ffffu,
+                                      0x00000000ffffffffu};
+    uint64_t r[8];
+    for (int i = 0; i < 8; i++)
+        memcpy(&r[i], from + (size_t)i * pitch, 8);
+    /* Exchange the off-diagonal blocks of 1, 2 and 4 bytes of little-endian words. */
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 8; i++)
+            if (!(i & (1 << k))) {
+                const int shift = 8 << k;
+                const uint64_t x = ((r[i] >> shift) ^ r[i + (1 << k)]) & masks[k];
+                r[i + (1 << k)] ^= x;
+                r[i] ^= x << shift;
+            }
+    for (int i = 0; i < 8; i++)
+        memcpy(to + (size_t)i * to_pitch, &r[i], 8);
+}
+
+/* Rows of n_columns bytes to columns of `to`. Through a small square, since rows whose length is a
+ * power of two share few sets of the cache. */
+static void turn_bytes(const uint8_t *from, int64_t n_rows, int64_t n_columns, uint8_t *to,
+                       int64_t pitch)
+{
+    enum { SIDE = 64, WORD = 8 };
+    uint8_t square[SIDE][SIDE];
+    for (int64_t r = 0; r < n_rows; r += SIDE)
+        for (int64_t c = 0; c < n_columns; c += SIDE) {
+            const int nr = n_rows - r < SIDE ? (int)(n_rows - r) : SIDE;
+            const int nc = n_columns - c < SIDE ? (int)(n_columns - c) : SIDE;
+            uint8_t *corner = to + c * pitch + r;
+            for (int i = 0; i < nr; i++)
+                memcpy(square[i], from + (r + i) * n_columns + c, (size_t)nc);
+            for (int j = 0; j < nc; j += WORD)
+                for (int i = 0; i < nr; i += WORD) {
+                    if (j + WORD <= nc && i + WORD <= nr) {
+                        turn_square(&square[i][j], SIDE, corner + j * pitch + i, (size_t)pitch);
+                        continue;
+                    }
+                    for (int k = j; k < j + WORD && k < nc; k++)
+                        for (int l = i; l < i + WORD && l < nr; l++)
+                            corner[k * pitch + l] = square[l][k];
+                }
+        }
+}
+
+/* How many elements of a row are read at once when it is turned or converted: of int8 whole groups,
+ * if they are not longer than the buffer, since a source may have to look at one as a whole. */
+static int64_t run_of(const oct_source_tensor *t, int64_t n_columns)
+{
+    const int64_t group = t->n_groups && !rows_are_inputs(t) ? t->n_in / t->n_groups : RUN;
+    int64_t run = group > RUN / 2 && group <= BUFFER / 8 ? group : RUN;
+    return n_columns < run ? n_columns : run;
+}
+
 /* A tile in the order that is wanted; wide: bf16 becomes f32. */
 static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
                             const oct_tile *tile, oct_order order, bool wide, void *out,
@@ -321,8 +378,9 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
         return s->kind->read(s, t, part, &whole, out, err);
     const size_t width = wide ? 4 : element;
     const int64_t row_step = turned ? 1 : whole.n_columns, step = turned ? whole.n_rows : 1;
-    const int64_t run = whole.n_columns < RUN ? whole.n_columns : RUN;
-    const int64_t rows = BUFFER / ((int64_t)element * run);
+    const int64_t run = run_of(t, whole.n_columns);
+    int64_t rows = BUFFER / ((int64_t)element * run);
+    rows -= rows > 8 ? rows % 8 : 0;
     uint8_t *buffer = malloc(BUFFER);
     oct_status status = buffer ? OCT_OK : no_memory(err);
     for (int64_t r = 0; r < whole.n_rows && status == OCT_OK; r += rows)
@@ -332,6 +390,10 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
             b.n_rows = b.n_rows < rows ? b.n_rows : rows;
             b.n_columns = b.n_columns < run ? b.n_columns : run;
             status = s->kind->read(s, t, part, &b, buffer, err);
+            if (status == OCT_OK && turned && element == 1) {
+                turn_bytes(buffer, b.n_rows, b.n_columns, (uint8_t *)out + r + c * step, step);
+                continue;
+            }
             for (int64_t i = 0; i < b.n_rows && status == OCT_OK; i++)
                 spread(buffer + (size_t)(i * b.n_columns) * element, element, wide, b.n_columns,
                        (uint8_t *)out + (size_t)((r + i) * row_step + c * step) * width, step);

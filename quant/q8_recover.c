@@ -14,8 +14,8 @@ enum {
     ODD_SHARE = 256    /* one weight in so many may be */
 };
 
-static const float rounder =
-    0x1.8p23f; /* adding and subtracting it rounds to the nearest integer */
+static const float rounder = 0x1.8p23f; /* adding it rounds to the nearest integer */
+static const uint32_t rounder_bits = 0x4b400000u;
 
 /* ---- one scale ------------------------------------------------------------------------------ */
 
@@ -26,38 +26,44 @@ static inline uint32_t product_bits(float q, float s)
     return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 }
 
-/* Of n weights: how many are not bf16(q s) for an int8 q. */
-static int64_t count_odd(const uint16_t *w, int64_t n, float s, float inverse)
+/* The integer nearest to x, within -128..127. What lies beyond 2^22, infinity too, has bits that end
+ * on the same side. */
+static inline int32_t nearest_int8(float x)
+{
+    const int32_t q = (int32_t)(oct_f32_bits(x + rounder) - rounder_bits);
+    const int32_t below = q > 127 ? 127 : q;
+    return below < -128 ? -128 : below;
+}
+
+/* The integers of n weights, at most BLOCK; how many do not give the weight again. Where w / s is
+ * beyond int8 the nearest int8 does not. */
+static uint32_t divide_block(const uint16_t *restrict w, int n, float s, float inverse,
+                             int8_t *restrict q)
 {
     uint32_t odd = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const float q = oct_f32_of_bf16(w[i]) * inverse + rounder - rounder;
-        const uint32_t differs = product_bits(q, s) != w[i]; /* q is never -0 */
-        odd += differs | (uint32_t)(q > 127.0f) | (uint32_t)(q < -128.0f);
+    for (int i = 0; i < n; i++) {
+        const int32_t v = nearest_int8(oct_f32_of_bf16(w[i]) * inverse);
+        q[i] = (int8_t)v;
+        odd += product_bits((float)v, s) != w[i];
     }
     return odd;
 }
 
-/* As many odd weights as there are, or more than `most`. */
-static int64_t try_scale(const uint16_t *w, int64_t n, uint16_t scale, int64_t most)
+/* All integers, and how many weights are odd; or only so far as that are more than `most`. */
+static int64_t try_scale(const uint16_t *w, int64_t n, uint16_t scale, int64_t most, int8_t *q)
 {
-    const float s = oct_f32_of_bf16(scale), inverse = 1.0f / s;
+    const float s = oct_f32_of_bf16(scale), inverse = scale ? 1.0f / s : 0.0f;
     int64_t odd = 0;
     for (int64_t i = 0; i < n && odd <= most; i += BLOCK)
-        odd += count_odd(w + i, n - i < BLOCK ? n - i : BLOCK, s, inverse);
+        odd += divide_block(w + i, n - i < BLOCK ? (int)(n - i) : BLOCK, s, inverse, q + i);
     return odd;
 }
 
 int64_t oct_q8_of_bf16(const uint16_t *w, int64_t n, uint16_t scale, int8_t *q, int64_t *first)
 {
-    const float s = oct_f32_of_bf16(scale), inverse = scale ? 1.0f / s : 0.0f;
-    int64_t odd = 0, at = n;
-    for (int64_t i = 0; i < n; i++) {
-        float v = oct_f32_of_bf16(w[i]) * inverse + rounder - rounder;
-        v = v > 127.0f ? 127.0f : v < -128.0f ? -128.0f : v;
-        q[i] = (int8_t)v;
-        odd += product_bits((float)q[i], s) != w[i];
-    }
+    const float s = oct_f32_of_bf16(scale);
+    const int64_t odd = try_scale(w, n, scale, n, q);
+    int64_t at = n;
     for (int64_t i = 0; odd && i < n; i++)
         if (product_bits((float)q[i], s) != w[i]) {
             at = i < at ? i : at;
@@ -73,13 +79,14 @@ int64_t oct_q8_of_bf16(const uint16_t *w, int64_t n, uint16_t scale, int8_t *q, 
 /* The smallest and largest |w| that are not zero, as bits. */
 static void extremes(const uint16_t *w, int64_t n, int16_t *lo, int16_t *hi)
 {
-    int16_t least = NONE, most = 0;
+    int16_t least = INT16_MAX, most = 0;
     for (int64_t i = 0; i < n; i++) {
-        const int16_t a = (int16_t)(w[i] & 0x7fff), b = a ? a : NONE;
+        const int16_t a = (int16_t)(w[i] & 0x7fff);
+        const int16_t b = (int16_t)((uint16_t)(a - 1) ^ 0x8000u); /* 0 comes out as the largest */
         least = b < least ? b : least;
         most = a > most ? a : most;
     }
-    *lo = least;
+    *lo = (int16_t)(((uint16_t)least ^ 0x8000u) + 1u);
     *hi = most;
 }
 
@@ -92,7 +99,8 @@ typedef struct candidate {
 
 typedef struct found {
     candidate best;
-    int n; /* scales that are as good: different ones */
+    int n;         /* scales that are as good: different ones */
+    uint16_t last; /* whose integers are in q */
 } found;
 
 /* 127 first, then the larger. */
@@ -108,7 +116,8 @@ static bool better(const candidate *a, const candidate *b)
 static void consider(found *f, const candidate *c)
 {
     if (!f->n || c->odd < f->best.odd) {
-        *f = (found){*c, 1};
+        f->best = *c;
+        f->n = 1;
         return;
     }
     if (c->odd > f->best.odd || c->scale == f->best.scale)
@@ -119,7 +128,8 @@ static void consider(found *f, const candidate *c)
 }
 
 /* Tries all scales for which lo and hi are products, as 2. says. */
-static void try_all(const uint16_t *w, int64_t n, int16_t lo, int16_t hi, int64_t allowed, found *f)
+static void try_all(const uint16_t *w, int64_t n, int16_t lo, int16_t hi, int64_t allowed,
+                    int8_t *q, found *f)
 {
     const float small = oct_f32_of_bf16((uint16_t)lo), large = oct_f32_of_bf16((uint16_t)hi);
     const float least = large / 128.6f;
@@ -129,12 +139,13 @@ static void try_all(const uint16_t *w, int64_t n, int16_t lo, int16_t hi, int64_
             if (bits < NORMAL || bits >= INFINITE)
                 continue;
             const float s = oct_f32_of_bf16((uint16_t)bits);
-            const float top = large / s + rounder - rounder;
-            if (top > 128.0f || product_bits((float)k, s) != (uint32_t)lo ||
-                product_bits(top, s) != (uint32_t)hi)
+            const int32_t top = -nearest_int8(-large / s); /* up to 128 */
+            if (product_bits((float)k, s) != (uint32_t)lo ||
+                product_bits((float)top, s) != (uint32_t)hi)
                 continue;
-            candidate c = {.scale = (uint16_t)bits, .top = (int)top};
-            c.odd = try_scale(w, n, c.scale, allowed);
+            candidate c = {.scale = (uint16_t)bits, .top = top};
+            c.odd = try_scale(w, n, c.scale, allowed, q);
+            f->last = c.scale;
             if (c.odd <= allowed)
                 consider(f, &c);
         }
@@ -159,7 +170,7 @@ static void deep_extremes(const uint16_t *w, int64_t n, int16_t lo[DEEP], int16_
 }
 
 /* The scale that explains all but a few. */
-static bool recover_odd(const uint16_t *w, int64_t n, uint16_t *scale)
+static bool recover_odd(const uint16_t *w, int64_t n, uint16_t *scale, int8_t *q)
 {
     const int64_t allowed = 1 + n / ODD_SHARE;
     int16_t lo[DEEP], hi[DEEP];
@@ -170,7 +181,7 @@ static bool recover_odd(const uint16_t *w, int64_t n, uint16_t *scale)
     for (int i = 0; i < DEEP; i++)
         for (int j = 0; j < DEEP; j++)
             if (lo[i] >= NORMAL && lo[i] != NONE && hi[j] >= lo[i])
-                try_all(w, n, lo[i], hi[j], allowed, &f);
+                try_all(w, n, lo[i], hi[j], allowed, q, &f);
     *scale = f.best.scale;
     return f.n > 0;
 }
@@ -187,7 +198,7 @@ static uint16_t quantising_scale(int16_t hi)
     return bits;
 }
 
-oct_recovered oct_q8_recover(const uint16_t *w, int64_t n, uint16_t *scale)
+oct_recovered oct_q8_recover(const uint16_t *w, int64_t n, uint16_t *scale, int8_t *q)
 {
     int16_t lo, hi;
     found f = {0};
@@ -195,20 +206,20 @@ oct_recovered oct_q8_recover(const uint16_t *w, int64_t n, uint16_t *scale)
     *scale = 0;
     if (hi >= INFINITE)
         return OCT_RECOVERED_NOT_FINITE;
-    if (!hi) {
-        for (int64_t i = 0; i < n; i++)
-            if (w[i])
-                return OCT_RECOVERED_ODD;
-        return OCT_RECOVERED_ZERO;
-    }
+    if (!hi)
+        return oct_q8_of_bf16(w, n, 0, q, NULL) ? OCT_RECOVERED_ODD : OCT_RECOVERED_ZERO;
     if (lo >= NORMAL)
-        try_all(w, n, lo, hi, 0, &f);
-    if (f.n) {
+        try_all(w, n, lo, hi, 0, q, &f);
+    if (f.n == 1 && f.last == f.best.scale) {
         *scale = f.best.scale;
-        return f.n == 1 ? OCT_RECOVERED_UNIQUE : OCT_RECOVERED_SEVERAL;
+        return OCT_RECOVERED_UNIQUE;
     }
-    if (recover_odd(w, n, scale))
-        return OCT_RECOVERED_ODD;
-    *scale = quantising_scale(hi);
-    return OCT_RECOVERED_NOT;
+    oct_recovered kind = f.n == 1 ? OCT_RECOVERED_UNIQUE : OCT_RECOVERED_SEVERAL;
+    *scale = f.best.scale;
+    if (!f.n)
+        kind = recover_odd(w, n, scale, q) ? OCT_RECOVERED_ODD : OCT_RECOVERED_NOT;
+    if (kind == OCT_RECOVERED_NOT)
+        *scale = quantising_scale(hi);
+    (void)oct_q8_of_bf16(w, n, *scale, q, NULL);
+    return kind;
 }

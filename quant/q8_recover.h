@@ -39,8 +39,9 @@ typedef enum oct_recovered {
 } oct_recovered;
 
 /* Finds the scale of w[n] (bf16 bits, n >= 1). *scale: bf16 bits, positive, or 0 if w is all zero.
- * About two passes over w where the scale is unique. */
-oct_recovered oct_q8_recover(const uint16_t *w, int64_t n, uint16_t *scale);
+ * q[n] = w / scale as oct_q8_of_bf16 makes it, unless a number is not finite. Two passes over w
+ * where the scale is unique. */
+oct_recovered oct_q8_recover(const uint16_t *w, int64_t n, uint16_t *scale, int8_t *q);
 
 /* q[n] = w / scale, rounded to nearest and kept within -128..127 (-127..127 where the product is not
  * w). Returns how many weights are not bf16(q scale); *first (may be NULL): the first of them, n if
