@@ -17,6 +17,10 @@
 #include "gguf.h"
 #include "sniff.h"
 
+#if defined(__x86_64__)
+#include <emmintrin.h> /* of every x86-64 */
+#endif
+
 /* All formats there are. */
 static const oct_source_kind *const kinds[] = {&oct_source_xai, &oct_source_safetensors};
 
@@ -308,50 +312,58 @@ static void spread(const uint8_t *from, size_t element, bool wide, int64_t n, vo
     }
 }
 
-/* Eight bytes from each of eight rows, turned: byte j of row i becomes byte i of row j. */
+enum { SQUARE = 16 };
+
+/* SQUARE bytes from each of SQUARE rows: byte j of row i becomes byte i of row j. */
+#if defined(__x86_64__)
 static void turn_square(const uint8_t *from, size_t pitch, uint8_t *to, size_t to_pitch)
 {
-    static const uint64_t masks[3] = {0x00ff00ff00ff00ffu, 0x0000ffff0000ffffu,
-                                      0x00000000ffffffffu};
-    uint64_t r[8];
-    for (int i = 0; i < 8; i++)
-        memcpy(&r[i], from + (size_t)i * pitch, 8);
-    /* Exchange the off-diagonal blocks of 1, 2 and 4 bytes of little-endian words. */
-    for (int k = 0; k < 3; k++)
-        for (int i = 0; i < 8; i++)
-            if (!(i & (1 << k))) {
-                const int shift = 8 << k;
-                const uint64_t x = ((r[i] >> shift) ^ r[i + (1 << k)]) & masks[k];
-                r[i + (1 << k)] ^= x;
-                r[i] ^= x << shift;
-            }
-    for (int i = 0; i < 8; i++)
-        memcpy(to + (size_t)i * to_pitch, &r[i], 8);
+    __m128i a[SQUARE], b[SQUARE];
+    for (int i = 0; i < SQUARE; i++)
+        a[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + (size_t)i * pitch));
+    /* Four times: rows i and i + 8 shuffled like cards. */
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < SQUARE / 2; i++) {
+            b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + SQUARE / 2]);
+            b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + SQUARE / 2]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    for (int i = 0; i < SQUARE; i++)
+        _mm_storeu_si128((__m128i *)(void *)(to + (size_t)i * to_pitch), a[i]);
 }
+#else
+static void turn_square(const uint8_t *from, size_t pitch, uint8_t *to, size_t to_pitch)
+{
+    for (size_t j = 0; j < SQUARE; j++)
+        for (size_t i = 0; i < SQUARE; i++)
+            to[j * to_pitch + i] = from[i * pitch + j];
+}
+#endif
 
-/* Rows of n_columns bytes to columns of `to`. Through a small square, since rows whose length is a
+/* Rows of n_columns bytes to columns of `to`. Through a small block, since rows whose length is a
  * power of two share few sets of the cache. */
 static void turn_bytes(const uint8_t *from, int64_t n_rows, int64_t n_columns, uint8_t *to,
                        int64_t pitch)
 {
-    enum { SIDE = 64, WORD = 8 };
-    uint8_t square[SIDE][SIDE];
+    enum { SIDE = 64 };
+    uint8_t block[SIDE][SIDE];
     for (int64_t r = 0; r < n_rows; r += SIDE)
         for (int64_t c = 0; c < n_columns; c += SIDE) {
             const int nr = n_rows - r < SIDE ? (int)(n_rows - r) : SIDE;
             const int nc = n_columns - c < SIDE ? (int)(n_columns - c) : SIDE;
             uint8_t *corner = to + c * pitch + r;
             for (int i = 0; i < nr; i++)
-                memcpy(square[i], from + (r + i) * n_columns + c, (size_t)nc);
-            for (int j = 0; j < nc; j += WORD)
-                for (int i = 0; i < nr; i += WORD) {
-                    if (j + WORD <= nc && i + WORD <= nr) {
-                        turn_square(&square[i][j], SIDE, corner + j * pitch + i, (size_t)pitch);
+                memcpy(block[i], from + (r + i) * n_columns + c, (size_t)nc);
+            for (int j = 0; j < nc; j += SQUARE)
+                for (int i = 0; i < nr; i += SQUARE) {
+                    if (j + SQUARE <= nc && i + SQUARE <= nr) {
+                        turn_square(&block[i][j], SIDE, corner + j * pitch + i, (size_t)pitch);
                         continue;
                     }
-                    for (int k = j; k < j + WORD && k < nc; k++)
-                        for (int l = i; l < i + WORD && l < nr; l++)
-                            corner[k * pitch + l] = square[l][k];
+                    for (int k = j; k < j + SQUARE && k < nc; k++)
+                        for (int l = i; l < i + SQUARE && l < nr; l++)
+                            corner[k * pitch + l] = block[l][k];
                 }
         }
 }
@@ -380,7 +392,7 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
     const int64_t row_step = turned ? 1 : whole.n_columns, step = turned ? whole.n_rows : 1;
     const int64_t run = run_of(t, whole.n_columns);
     int64_t rows = BUFFER / ((int64_t)element * run);
-    rows -= rows > 8 ? rows % 8 : 0;
+    rows -= rows > SQUARE ? rows % SQUARE : 0;
     uint8_t *buffer = malloc(BUFFER);
     oct_status status = buffer ? OCT_OK : no_memory(err);
     for (int64_t r = 0; r < whole.n_rows && status == OCT_OK; r += rows)

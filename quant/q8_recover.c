@@ -5,6 +5,10 @@
 
 #include "f16.h"
 
+#if defined(__x86_64__)
+#include <emmintrin.h> /* of every x86-64 */
+#endif
+
 enum {
     NORMAL = 0x0080,   /* the smallest bf16 that is normal */
     INFINITE = 0x7f80, /* all from here on are not finite */
@@ -35,13 +39,57 @@ static inline int32_t nearest_int8(float x)
     return below < -128 ? -128 : below;
 }
 
+#if defined(__x86_64__)
+/* Four products rounded to bf16, with their sign, as int32. */
+static inline __m128i products(__m128i q, __m128 s)
+{
+    const __m128i u = _mm_castps_si128(_mm_mul_ps(_mm_cvtepi32_ps(q), s));
+    const __m128i tie = _mm_and_si128(_mm_srli_epi32(u, 16), _mm_set1_epi32(1));
+    return _mm_srai_epi32(_mm_add_epi32(_mm_add_epi32(u, _mm_set1_epi32(0x7fff)), tie), 16);
+}
+
+/* divide_block for as many whole eights as there are; returns how many weights that is. */
+static int divide_eights(const uint16_t *restrict w, int n, float s, float inverse,
+                         int8_t *restrict q, uint32_t *odd)
+{
+    const __m128 scale = _mm_set1_ps(s), by = _mm_set1_ps(inverse);
+    const __m128i zero = _mm_setzero_si128();
+    __m128i same = zero; /* counts of 16 bits */
+    const int whole = n / 8 * 8;
+    for (int i = 0; i < whole; i += 8) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(w + i));
+        const __m128 a = _mm_castsi128_ps(_mm_unpacklo_epi16(zero, x));
+        const __m128 b = _mm_castsi128_ps(_mm_unpackhi_epi16(zero, x));
+        /* What does not fit an int32 becomes its smallest, whose product is another number. */
+        __m128i v =
+            _mm_packs_epi32(_mm_cvtps_epi32(_mm_mul_ps(a, by)), _mm_cvtps_epi32(_mm_mul_ps(b, by)));
+        v = _mm_max_epi16(_mm_min_epi16(v, _mm_set1_epi16(127)), _mm_set1_epi16(-128));
+        _mm_storel_epi64((__m128i *)(void *)(q + i), _mm_packs_epi16(v, v));
+        const __m128i back =
+            _mm_packs_epi32(products(_mm_srai_epi32(_mm_unpacklo_epi16(v, v), 16), scale),
+                            products(_mm_srai_epi32(_mm_unpackhi_epi16(v, v), 16), scale));
+        same = _mm_sub_epi16(same, _mm_cmpeq_epi16(x, back));
+    }
+    uint16_t counts[8];
+    _mm_storeu_si128((__m128i *)(void *)counts, same);
+    *odd = (uint32_t)whole;
+    for (int i = 0; i < 8; i++)
+        *odd -= counts[i];
+    return whole;
+}
+#endif
+
 /* The integers of n weights, at most BLOCK; how many do not give the weight again. Where w / s is
  * beyond int8 the nearest int8 does not. */
 static uint32_t divide_block(const uint16_t *restrict w, int n, float s, float inverse,
                              int8_t *restrict q)
 {
     uint32_t odd = 0;
-    for (int i = 0; i < n; i++) {
+    int i = 0;
+#if defined(__x86_64__)
+    i = divide_eights(w, n, s, inverse, q, &odd);
+#endif
+    for (; i < n; i++) {
         const int32_t v = nearest_int8(oct_f32_of_bf16(w[i]) * inverse);
         q[i] = (int8_t)v;
         odd += product_bits((float)v, s) != w[i];
@@ -152,21 +200,33 @@ static void try_all(const uint16_t *w, int64_t n, int16_t lo, int16_t hi, int64_
     }
 }
 
+/* Puts a into its place among the DEEP smallest, all different, in ascending order. */
+static void keep_smallest(int16_t a, int16_t least[DEEP])
+{
+    for (int k = 0; k < DEEP && a != least[k]; k++)
+        if (a < least[k]) {
+            const int16_t next = least[k];
+            least[k] = a;
+            a = next;
+        }
+}
+
 /* The DEEP smallest different |w| that are not zero in ascending order, and the DEEP largest in
  * descending order; those that are missing: NONE, 0. */
 static void deep_extremes(const uint16_t *w, int64_t n, int16_t lo[DEEP], int16_t hi[DEEP])
 {
-    for (int k = 0; k < DEEP; k++) {
-        lo[k] = NONE;
-        hi[k] = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const int16_t a = (int16_t)(w[i] & 0x7fff);
-            if (a && a < lo[k] && (!k || a > lo[k - 1]))
-                lo[k] = a;
-            if (a > hi[k] && (!k || a < hi[k - 1]))
-                hi[k] = a;
-        }
+    int16_t most[DEEP]; /* mirrored: NONE - |w| */
+    for (int k = 0; k < DEEP; k++)
+        lo[k] = most[k] = NONE;
+    for (int64_t i = 0; i < n; i++) {
+        const int16_t a = (int16_t)(w[i] & 0x7fff);
+        if (a && a < lo[DEEP - 1])
+            keep_smallest(a, lo);
+        if (NONE - a < most[DEEP - 1])
+            keep_smallest((int16_t)(NONE - a), most);
     }
+    for (int k = 0; k < DEEP; k++)
+        hi[k] = (int16_t)(NONE - most[k]);
 }
 
 /* The scale that explains all but a few. */
