@@ -320,7 +320,9 @@ oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *c
 {
     const long wanted = n_threads > 0 ? n_threads : sysconf(_SC_NPROCESSORS_ONLN);
     const size_t threads = wanted < 1 ? 1 : wanted > MAX_THREADS ? MAX_THREADS : (size_t)wanted;
-    size_t piece = OCT_CONVERT_MEMORY / threads / 2; /* and as much of the source */
+    const size_t memory =
+        OCT_CONVERT_MEMORY > c->source->kept_bytes ? OCT_CONVERT_MEMORY - c->source->kept_bytes : 0;
+    size_t piece = memory / threads / 2; /* and as much of the source */
     int64_t most;
     piece -= piece / 16; /* what is rounded up */
     piece = piece < MIN_PIECE ? MIN_PIECE : piece > MAX_PIECE ? MAX_PIECE : piece;
@@ -328,14 +330,14 @@ oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *c
     OCT_TRY(oct_pieces_cut(c->tensors, c->n_tensors, piece, &cut->pieces, &cut->n, err));
     cut->room = oct_pieces_scratch(c->tensors, cut->pieces, cut->n, &most);
     cut->room = (cut->room + 63) / 64 * 64;
-    const size_t fit = OCT_CONVERT_MEMORY / cut->room;
+    const size_t fit = memory / cut->room;
     if (!fit) {
         free(cut->pieces);
         cut->pieces = NULL;
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
                         "%s: the least that can be converted at once, %d channels with all of "
-                        "their inputs, takes %zu bytes; expected at most %d",
-                        c->tensors[most].desc.name, OCT_PANEL, cut->room, OCT_CONVERT_MEMORY);
+                        "their inputs, takes %zu bytes; expected at most %zu",
+                        c->tensors[most].desc.name, OCT_PANEL, cut->room, memory);
     }
     cut->n_threads = (int)(threads < fit ? threads : fit);
     return OCT_OK;

@@ -133,6 +133,8 @@ static oct_status convert(oct_conversion *c, oct_convert_report *r, oct_error *e
     OCT_TRY(oct_conversion_verify(c, &e, err));
     r->q8_error = oct_q8_error_rel(&e);
     r->q8_error_largest = e.max_abs;
+    if (c->source->kind->tell)
+        c->source->kind->tell(c->source, r);
     if (oct_cancelled(p->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "cancelled");
     OCT_TRY(oct_output_publish(&c->output, err));

@@ -65,6 +65,19 @@ typedef struct oct_convert_params {
     const volatile int *cancel; /* NULL: never */
 } oct_convert_params;
 
+/* How the int8 weights of a checkpoint of bf16 numbers came back, counted in scales: one for each
+ * channel and group of inputs. All zero for formats that hold int8. */
+typedef struct oct_convert_recovered {
+    int64_t n;           /* scales of all matrices */
+    int64_t n_unique;    /* every weight is an int8 times a scale, and only this scale does it */
+    int64_t n_several;   /* other scales do it too: one was chosen, the numbers are the file's */
+    int64_t n_zero;      /* all weights are zero: no scale can be told */
+    int64_t n_odd;       /* a few weights are no multiples: they were rounded, warnings name them */
+    int64_t n_quantised; /* the numbers were no such products: quantised */
+    int64_t n_odd_weights;
+    double error, error_largest; /* of the weights of n_odd and n_quantised, as q8_error below */
+} oct_convert_recovered;
+
 /* What was done. Strings and lists belong to the report. */
 typedef struct oct_convert_report {
     oct_lines problems; /* every missing, short or odd file of the checkpoint */
@@ -78,6 +91,7 @@ typedef struct oct_convert_report {
     int64_t n_quantised;     /* tensors of the new file with matrices quantised on the way */
     double q8_error;         /* of all their weights, relative (root of the sum of squares) */
     double q8_error_largest; /* absolute; both measured on the finished file */
+    oct_convert_recovered recovered;
 } oct_convert_report;
 
 /* Converts. Before any work starts everything is checked: all files of the checkpoint (problems are

@@ -329,7 +329,6 @@ static void test_unknown_paths(void **state)
     static const struct {
         const char *file, *says;
     } folders[] = {
-        {"model-00001-of-00003.safetensors", "a Hugging Face model in safetensors (model-00001"},
         {"pytorch_model.bin.index.json", "PyTorch"},
         {"consolidated.00.pth", "PyTorch"},
         {"grok-1-q4_k.gguf", "GGUF files (grok-1-q4_k.gguf)"},
