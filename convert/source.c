@@ -1,5 +1,6 @@
 /* source.c: which format a path is, reading tiles, and what sources that are folders share. */
 #include "source.h"
+#include "zeros.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -251,13 +252,22 @@ oct_status oct_source_open(oct_source_params *p, oct_source **out, oct_error *er
     oct_status s = kind->open(p, out, err);
     p->root = NULL;
     free(root);
-    return s;
+    OCT_TRY(s);
+    (*out)->zeros = oct_zeros_new();
+    if ((*out)->zeros)
+        return OCT_OK;
+    oct_source_close(*out);
+    *out = NULL;
+    return no_memory(err);
 }
 
 void oct_source_close(oct_source *s)
 {
-    if (s)
-        s->kind->close(s);
+    if (!s)
+        return;
+    oct_zeros_free(s->zeros);
+    s->zeros = NULL;
+    s->kind->close(s);
 }
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
@@ -309,6 +319,15 @@ static void spread(const uint8_t *from, size_t element, bool wide, int64_t n, vo
     }
 }
 
+static oct_status read_block(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
+                             const oct_block *b, void *out, oct_error *err)
+{
+    OCT_TRY(s->kind->read(s, t, part, b, out, err));
+    if (s->zeros)
+        oct_zeros_look(s->zeros, t, part, b, out);
+    return OCT_OK;
+}
+
 /* A tile in the order that is wanted; wide: bf16 becomes f32. */
 static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
                             const oct_tile *tile, oct_order order, bool wide, void *out,
@@ -319,7 +338,7 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
     const bool turned = order != t->order;
     wide = wide && element == 2;
     if (!turned && !wide)
-        return s->kind->read(s, t, part, &whole, out, err);
+        return read_block(s, t, part, &whole, out, err);
     const size_t width = wide ? 4 : element;
     const int64_t row_step = turned ? 1 : whole.n_columns, step = turned ? whole.n_rows : 1;
     const int64_t run = whole.n_columns < RUN ? whole.n_columns : RUN;
@@ -332,7 +351,7 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
                            whole.n_columns - c};
             b.n_rows = b.n_rows < rows ? b.n_rows : rows;
             b.n_columns = b.n_columns < run ? b.n_columns : run;
-            status = s->kind->read(s, t, part, &b, buffer, err);
+            status = read_block(s, t, part, &b, buffer, err);
             for (int64_t i = 0; i < b.n_rows && status == OCT_OK; i++)
                 spread(buffer + (size_t)(i * b.n_columns) * element, element, wide, b.n_columns,
                        (uint8_t *)out + (size_t)((r + i) * row_step + c * step) * width, step);

@@ -81,6 +81,7 @@ typedef struct oct_source {
     int64_t n_files;
     uint64_t n_bytes; /* of all files */
     bool is_grok1;
+    struct oct_zeros *zeros; /* runs of zeros in what was read; NULL: nobody looks */
 } oct_source;
 
 /* What a source is opened with. */

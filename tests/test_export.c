@@ -497,6 +497,16 @@ static void test_scales(void **state)
         assert_int_equal(export(bent, true, &r, &err), OCT_OK);
         assert_int_equal(r.n_inexact, 1);
         assert_int_equal(r.n_scales, 138240);
+        const bool zeroed = cases[i].rounded == 0, capped = fabsf(cases[i].v) > 65504;
+        assert_int_equal(r.n_zeroed, zeroed);
+        assert_int_equal(r.n_capped, capped);
+        assert_true(zeroed || capped || fabs(r.scale_error - (1 - 1 / 1.0078125)) < 1e-9);
+        assert_int_equal(r.warnings.n, zeroed || capped);
+        if (r.warnings.n) {
+            assert_non_null(strstr(r.warnings.line[0], "channel 70"));
+            assert_non_null(strstr(r.warnings.line[0], zeroed ? "are zero now" : "65504"));
+        }
+        oct_lines_free(&r.warnings);
         assert_true(exported_scale() == cases[i].rounded);
     }
     bend_scale(0x7fc0); /* NaN */
