@@ -355,19 +355,24 @@ oct_status oct_output_publish(oct_output *o, oct_error *err)
         return oct_fail(err, OCT_ERR_IO, "%s: %s", o->temp, strerror(errno));
     if (stat(o->path, &st) == 0) /* who may read it is as before */
         (void)!fchmod(o->fd, st.st_mode & 0777);
-    if (rename(o->temp, o->path) != 0)
-        return oct_fail(err, OCT_ERR_IO, "%s: cannot be renamed to %s: %s", o->temp, o->path,
-                        strerror(errno));
-    free(o->temp);
-    o->temp = NULL;
     char *dir = folder_of(o->path, &base);
     if (!dir)
         return no_memory(err);
+    /* One that cannot be read cannot be synced, nor can those of some file systems (EINVAL). */
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     oct_status s = OCT_OK;
-    /* EINVAL: a file system whose folders cannot be synced. */
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
+    if (fd < 0 && errno != EACCES)
         s = oct_fail(err, OCT_ERR_IO, "%s: %s", dir, strerror(errno));
+    else if (rename(o->temp, o->path) != 0)
+        s = oct_fail(err, OCT_ERR_IO, "%s: cannot be renamed to %s: %s", o->temp, o->path,
+                     strerror(errno));
+    if (s == OCT_OK) {
+        free(o->temp);
+        o->temp = NULL;
+        if (fd >= 0 && fsync(fd) != 0 && errno != EINVAL)
+            s = oct_fail(err, OCT_ERR_IO, "%s: is complete, but its folder could not be synced: %s",
+                         o->path, strerror(errno));
+    }
     if (fd >= 0)
         close(fd);
     free(dir);

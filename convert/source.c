@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "f16.h"
+#include "file_map.h"
 #include "gguf.h"
 #include "sniff.h"
 
@@ -481,8 +482,8 @@ static oct_status map_tokenizer(oct_source *s, oct_error *err)
                           : S_ISREG(st->st_mode) ? "the file is empty"
                                                  : "not a regular file");
     if (status == OCT_OK) {
-        void *p = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) {
+        void *p = oct_file_map(NULL, (size_t)st->st_size, fd, 0, SIZE_MAX);
+        if (!p) {
             status = oct_fail(err, OCT_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
         } else {
             s->tokenizer = p;

@@ -350,6 +350,7 @@ oct_status oct_watch_start(oct_watch *w, const oct_watch_address *all, const _At
     }
     sigset_t none, old; /* signals are for the program's own threads */
     sigfillset(&none);
+    sigdelset(&none, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &none, &old);
     int e = pthread_create(&w->thread, NULL, watch, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

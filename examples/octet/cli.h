@@ -126,6 +126,9 @@ bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
  * Returns the exit code. */
 struct json_t;
 int oct_cli_out_json(const struct json_t *json, size_t flags);
+/* Whether a json that will be printed otherwise is whole: there was memory for it and for all that
+ * was put into it. If not, reports that. */
+bool oct_cli_json_whole(const struct json_t *json);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);
