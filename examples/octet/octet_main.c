@@ -9,17 +9,20 @@ typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *what;
+    bool ranks; /* works with others that are started with it */
 } command;
 
 static const command commands[] = {
-#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what},
+#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what, false},
+#define OCT_RANKS_COMMAND(name, what) {#name, oct_cmd_##name, what, true},
 #include "commands.inc"
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static int run_command(const command *c, int argc, char **argv)
 {
-    int code = oct_ranks_start();
+    /* The others need not wait for one that works alone; perhaps they are other programs. */
+    int code = c->ranks ? oct_ranks_start() : -1;
     if (code >= 0)
         return code;
     code = c->run(argc, argv);
