@@ -123,6 +123,9 @@ typedef struct oct_export_report {
     uint64_t bytes;     /* of the new file */
     int64_t n_scales;   /* of the model's matrices */
     int64_t n_inexact;  /* of them not held by f16: rounded if lossy */
+    int64_t n_zeroed;   /* of those: too small, so that all weights with them become zero */
+    int64_t n_capped;   /* of those: too large, so that they become 65504 */
+    double scale_error; /* the largest relative error of the others */
     oct_lines warnings; /* the caller frees them with oct_lines_free, whatever the outcome */
 } oct_export_report;
 
@@ -233,20 +236,23 @@ OCT_API void oct_outline_close(oct_outline *o); /* a zeroed one is fine */
 /* ---- output ---------------------------------------------------------------------------------- */
 
 /* A file that appears under its name only when it is complete: it is written under a temporary name
- * beside it, OUT.tmp-PID, synced, and renamed. */
+ * beside it, OUT.tmp-PID, synced, and renamed. OUT may be a link: the file that it leads to is made.
+ * The temporary file is locked (flock) while it is written. */
 typedef struct oct_output {
     char *path, *temp; /* temp: NULL while there is no temporary file */
     int fd;
 } oct_output; /* start with {.fd = -1} */
 
-/* Whether path can become a new file: it does not exist, or is a regular file and none of the n
- * inputs (paths; those that do not exist are passed over). */
+/* Whether path can become a new file: it does not exist, or is a regular file, none of the n inputs
+ * (paths; those that do not exist are passed over), and none of this process's standard streams. */
 OCT_API OCT_MUST_CHECK oct_status oct_output_check(const char *path, const char *const *inputs,
                                                    size_t n, oct_error *err);
-/* Whether the disk of path's folder has room for n bytes; the error names both numbers. */
+/* Whether the disk of path's folder has room for n bytes; the error names both numbers. (Creating
+ * asks that first.) */
 OCT_API OCT_MUST_CHECK oct_status oct_output_room(const char *path, uint64_t n, oct_error *err);
-/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. Files
- * that earlier runs left behind are named in a warning (warnings may be NULL). */
+/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. While
+ * another process makes the same file that is an error; files that earlier runs left behind are
+ * named in a warning (warnings may be NULL). */
 OCT_API OCT_MUST_CHECK oct_status oct_output_create(oct_output *o, const char *path, uint64_t n,
                                                     oct_lines *warnings, oct_error *err);
 /* Writes, or reads back, n bytes at an offset; any number of threads at once. */

@@ -103,7 +103,7 @@ static oct_status read_config(const char *path, oct_grok_config *out, oct_error 
     oct_hparams h;
     oct_ckpt shapes;
     oct_lines warnings = {0};
-    oct_status s = oct_hparams_read(path, &h, &warnings, err);
+    oct_status s = oct_hparams_read(path, OCT_HPARAM_XAI, &h, &warnings, err);
     oct_lines_free(&warnings);
     OCT_TRY(s);
     OCT_TRY(shapes_of(path, &h, &shapes, err));

@@ -235,7 +235,6 @@ static oct_status slice_model(slicer *s, const oct_model *m, oct_slice_report *r
     report->whole_bytes = s->part.whole_bytes;
     report->n_runs = s->part.n_runs;
     OCT_TRY(oct_output_check(s->p->out, &s->p->model, 1, err));
-    OCT_TRY(oct_output_room(s->p->out, s->part.file_bytes, err));
     OCT_TRY(oct_output_create(&s->out, s->p->out, s->part.file_bytes, &report->warnings, err));
     OCT_TRY(write_all(s, m, err));
     s->phase = OCT_CONVERT_SYNC;

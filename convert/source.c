@@ -1,5 +1,6 @@
 /* source.c: which format a path is, reading tiles, and what sources that are folders share. */
 #include "source.h"
+#include "zeros.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "f16.h"
+#include "file_map.h"
 #include "gguf.h"
 #include "sniff.h"
 
@@ -254,13 +256,22 @@ oct_status oct_source_open(oct_source_params *p, oct_source **out, oct_error *er
     oct_status s = kind->open(p, out, err);
     p->root = NULL;
     free(root);
-    return s;
+    OCT_TRY(s);
+    (*out)->zeros = oct_zeros_new();
+    if ((*out)->zeros)
+        return OCT_OK;
+    oct_source_close(*out);
+    *out = NULL;
+    return no_memory(err);
 }
 
 void oct_source_close(oct_source *s)
 {
-    if (s)
-        s->kind->close(s);
+    if (!s)
+        return;
+    oct_zeros_free(s->zeros);
+    s->zeros = NULL;
+    s->kind->close(s);
 }
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
@@ -377,6 +388,15 @@ static int64_t run_of(const oct_source_tensor *t, int64_t n_columns)
     return n_columns < run ? n_columns : run;
 }
 
+static oct_status read_block(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
+                             const oct_block *b, void *out, oct_error *err)
+{
+    OCT_TRY(s->kind->read(s, t, part, b, out, err));
+    if (s->zeros)
+        oct_zeros_look(s->zeros, t, part, b, out);
+    return OCT_OK;
+}
+
 /* A tile in the order that is wanted; wide: bf16 becomes f32. */
 static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
                             const oct_tile *tile, oct_order order, bool wide, void *out,
@@ -387,7 +407,7 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
     const bool turned = order != t->order;
     wide = wide && element == 2;
     if (!turned && !wide)
-        return s->kind->read(s, t, part, &whole, out, err);
+        return read_block(s, t, part, &whole, out, err);
     const size_t width = wide ? 4 : element;
     const int64_t row_step = turned ? 1 : whole.n_columns, step = turned ? whole.n_rows : 1;
     const int64_t run = run_of(t, whole.n_columns);
@@ -401,7 +421,7 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
                            whole.n_columns - c};
             b.n_rows = b.n_rows < rows ? b.n_rows : rows;
             b.n_columns = b.n_columns < run ? b.n_columns : run;
-            status = s->kind->read(s, t, part, &b, buffer, err);
+            status = read_block(s, t, part, &b, buffer, err);
             if (status == OCT_OK && turned && element == 1) {
                 turn_bytes(buffer, b.n_rows, b.n_columns, (uint8_t *)out + r + c * step, step);
                 continue;
@@ -535,8 +555,8 @@ static oct_status map_tokenizer(oct_source *s, oct_error *err)
                           : S_ISREG(st->st_mode) ? "the file is empty"
                                                  : "not a regular file");
     if (status == OCT_OK) {
-        void *p = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) {
+        void *p = oct_file_map(NULL, (size_t)st->st_size, fd, 0, SIZE_MAX);
+        if (!p) {
             status = oct_fail(err, OCT_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
         } else {
             s->tokenizer = p;

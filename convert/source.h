@@ -81,8 +81,9 @@ typedef struct oct_source {
     int64_t n_files;
     uint64_t n_bytes; /* of all files */
     bool is_grok1;
-    size_t
-        kept_bytes; /* memory that grows while it is read, at most: the converter's share shrinks */
+    /* Memory that grows while it is read, at most: the converter's share shrinks. */
+    size_t kept_bytes;
+    struct oct_zeros *zeros; /* runs of zeros in what was read; NULL: nobody looks */
 } oct_source;
 
 /* What a source is opened with. */

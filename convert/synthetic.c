@@ -275,7 +275,6 @@ static oct_status write_named(job *j, const oct_grok_tensor *list, oct_error *er
 {
     const char *out = j->p->out;
     OCT_TRY(oct_output_check(out, NULL, 0, err));
-    OCT_TRY(oct_output_room(out, j->total, err));
     OCT_TRY(oct_output_create(&j->out, out, j->total, NULL, err));
     OCT_TRY(write_model(j, list, err));
     tell(j, OCT_CONVERT_SYNC);

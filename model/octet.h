@@ -121,8 +121,8 @@ typedef struct oct_session_params {
                           each rank's own memory */
     struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
     oct_shard_layout shard; /* how ranks divide the model */
-    bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
-                          unless a CPU quota or -t beyond the cores makes that senseless */
+    bool no_bind; /* threads may move; else, while they work, as many as there are cores are bound
+                     to one each, and fewer to their NUMA node's, unless there is a CPU quota */
     /* Of machine.h, read while a session is made or estimated: work is divided as there. NULL: this
      * machine, looked at then. */
     const struct oct_machine *machine;

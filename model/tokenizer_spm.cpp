@@ -93,6 +93,12 @@ extern "C" {
 oct_status oct_spm_new(const void *bytes, size_t n, oct_spm **out, oct_error *err)
 {
     *out = nullptr;
+    // Refused memory while it parses, protobuf destroys what it has not made: so that is asked for here.
+    void *room = n < SIZE_MAX / 64 ? std::malloc(64 * n + (1 << 20)) : nullptr;
+    std::free(room);
+    if (room == nullptr)
+        return oct_fail(err, OCT_ERR_MEMORY, "tokenizer: out of memory for a model of %zu bytes",
+                        n);
     return guarded(err, "tokenizer", [&]() -> oct_status {
         sentencepiece::logging::SetMinLogLevel(4); // above "fatal"
         std::unique_ptr<oct_spm> t(new oct_spm);

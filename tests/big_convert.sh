@@ -62,8 +62,11 @@ bytes=$(du -sb "$dir/grok1" | cut -f1)
 interrupt TERM
 ls "$dir"/cut.gguf* 2>/dev/null && fail "SIGTERM left a file"
 interrupt KILL
-rm -f "$dir"/cut.gguf*
+convert "$dir/grok1" "$dir/cut.gguf"
+! ls "$dir"/cut.gguf.tmp-* 2>/dev/null || fail "what SIGKILL left was not gone on with"
 convert "$dir/grok1" "$dir/grok1.gguf"
+cmp "$dir/cut.gguf" "$dir/grok1.gguf" || fail "resumed and made at once: two files"
+rm -f "$dir/cut.gguf"
 rm -rf "$dir/grok1"
 
 echo "== loaded and decoded"

@@ -14,10 +14,13 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <octet/utf8.h>
+
+#include "faults.h"
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
@@ -57,12 +60,23 @@ static volatile sig_atomic_t signal_seen, conversing;
 static char temp_path[PATH_MAX];
 static volatile sig_atomic_t temp_set;
 
+static struct termios terminal; /* as it was found: libedit changes it */
+static volatile sig_atomic_t terminal_set;
+
+/* What must not stay behind. Safe in a handler. */
+static void leave_nothing(void)
+{
+    if (temp_set)
+        unlink(temp_path);
+    if (terminal_set)
+        tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+}
+
 /* The end of the process that no code waits for. Safe in a handler. */
 static void end_now(int sig, const char *line)
 {
     struct pollfd to = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (temp_set)
-        unlink(temp_path);
+    leave_nothing();
     if (poll(&to, 1, 0) == 1)
         (void)!write(STDERR_FILENO, line, strlen(line));
     _exit(128 + sig);
@@ -261,13 +275,6 @@ static bool take_limits(void)
     return true;
 }
 
-bool oct_cli_start(void)
-{
-    take_streams();
-    take_signals();
-    return take_limits();
-}
-
 static int out_errno;
 
 bool oct_cli_out(const char *text, size_t n)
@@ -302,11 +309,29 @@ int oct_cli_out_end(void)
     return oct_cli_fail(&err);
 }
 
+/* A value that jansson has no memory for is left out of what it belongs to. */
+static bool json_lost;
+
+static void *json_memory(size_t n)
+{
+    void *p = malloc(n);
+    json_lost = json_lost || !p;
+    return p;
+}
+
+bool oct_cli_json_whole(const json_t *json)
+{
+    if (json && !json_lost)
+        return true;
+    oct_cli_error("no memory for the result");
+    return false;
+}
+
 int oct_cli_out_json(const json_t *json, size_t flags)
 {
     char *text = json ? json_dumps(json, flags) : NULL;
-    if (!text) {
-        oct_cli_error("no memory for the result");
+    if (!oct_cli_json_whole(text ? json : NULL)) {
+        free(text);
         return OCT_EXIT_ERROR;
     }
     oct_cli_outf("%s\n", text);
@@ -325,6 +350,18 @@ json_t *oct_cli_json_bytes(const char *bytes, size_t n)
     json_t *out = json_stringn(text, k);
     free(text);
     return out;
+}
+
+/* ---- start -------------------------------------------------------------------------------------- */
+
+bool oct_cli_start(void)
+{
+    json_set_alloc_funcs(json_memory, free);
+    take_streams();
+    take_signals();
+    terminal_set = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &terminal) == 0;
+    oct_faults_take(leave_nothing);
+    return take_limits();
 }
 
 /* ---- input, numbers ------------------------------------------------------------------------- */

@@ -137,6 +137,9 @@ struct json_t;
 int oct_cli_out_json(const struct json_t *json, size_t flags);
 /* Any bytes as a JSON text, which is UTF-8: what is none becomes U+FFFD. NULL: no memory. */
 struct json_t *oct_cli_json_bytes(const char *bytes, size_t n);
+/* Whether a json that will be printed otherwise is whole: there was memory for it and for all that
+ * was put into it. If not, reports that. */
+bool oct_cli_json_whole(const struct json_t *json);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);

@@ -311,6 +311,8 @@ static int print(const info_state *r, const json_t *all)
 {
     if (r->json)
         return oct_cli_out_json(all, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    if (!oct_cli_json_whole(all))
+        return OCT_EXIT_ERROR;
     if (json_object_get(all, "file"))
         print_file(json_object_get(all, "file"));
     print_lists(all);

@@ -6,7 +6,8 @@
 #include "ranks.h"
 
 const oct_command oct_commands[] = {
-#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what},
+#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what, false},
+#define OCT_RANKS_COMMAND(name, what) {#name, oct_cmd_##name, what, true},
 #include "commands.inc"
 };
 enum { N_COMMANDS = sizeof oct_commands / sizeof *oct_commands };
@@ -25,7 +26,8 @@ const char oct_program_exit_codes[] =
 
 static int run_command(const oct_command *c, int argc, char **argv)
 {
-    int code = oct_ranks_start();
+    /* The others need not wait for one that works alone; perhaps they are other programs. */
+    int code = c->ranks ? oct_ranks_start() : -1;
     if (code >= 0)
         return code;
     code = c->run(argc, argv);
