@@ -57,6 +57,7 @@ static void on_event(void *ctx, const oct_event *e)
         if (e->bytes)
             say(g, i, e->bytes, e->n_bytes);
         break;
+    case OCT_EVENT_SCORE: break; /* not asked for */
     case OCT_EVENT_END:
         if (e->end == OCT_END_ERROR && g->failed == OCT_OK)
             g->failed = oct_fail(&g->error, e->error->status, "%s", e->error->text);
