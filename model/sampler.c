@@ -255,7 +255,9 @@ static void sample_some(void *ctx, int thread, int n_threads)
         return;
     for (oct_team_range(m->n_draws, thread, n_threads, &i, &end); i < end; i++) {
         oct_draw *d = &m->draws[i];
-        d->id = oct_sample(d->sampler, d->logits, m->n_vocab, m->scratch + 2 * m->n_vocab * thread);
+        if (d->sampler)
+            d->id =
+                oct_sample(d->sampler, d->logits, m->n_vocab, m->scratch + 2 * m->n_vocab * thread);
         if (d->wants_logprob)
             d->logprob = oct_logprob(d->logits, m->n_vocab, d->id);
         if (d->n_top > 0)

@@ -8,7 +8,7 @@
 #include "threads.h"
 
 typedef struct oct_draw {
-    oct_sampler *sampler; /* no two draws may share one */
+    oct_sampler *sampler; /* no two draws may share one; NULL: id is given, and only told about */
     const float *logits;  /* [n_vocab] */
     int64_t n_top;        /* of the likeliest tokens to be told, 0: none */
     bool wants_logprob;

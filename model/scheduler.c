@@ -87,6 +87,7 @@ static oct_text_request *make_request(const oct_scheduler *s, const oct_request 
     r->penalise_prompt = from->penalise_prompt;
     r->n_top = from->n_top;
     r->logprob = from->logprob;
+    r->prompt_logprobs = from->prompt_logprobs;
     r->keep = from->keep;
     r->n = r->n_left = n;
     oct_sampler sampler;
@@ -139,14 +140,26 @@ oct_status oct_scheduler_submit(oct_scheduler *s, const oct_request *from, uint6
     return oct_fail(err, OCT_ERR_FULL, "request: %lld wait already", (long long)n_waiting);
 }
 
-void oct_scheduler_cancel(oct_scheduler *s, uint64_t id)
+/* index < 0: all texts. */
+static void cancel(oct_scheduler *s, uint64_t id, int32_t index)
 {
     pthread_mutex_lock(&s->lock);
     for (oct_text_request *r = s->requests; r; r = r->next)
-        if (r->id == id)
-            atomic_store(&r->cancelled, true);
+        if (r->id == id && index < r->n)
+            atomic_store(index < 0 ? &r->cancelled : &r->texts[index].cancelled, true);
     atomic_store(&s->any_cancelled, true);
     pthread_mutex_unlock(&s->lock);
+}
+
+void oct_scheduler_cancel(oct_scheduler *s, uint64_t id)
+{
+    cancel(s, id, -1);
+}
+
+void oct_scheduler_cancel_text(oct_scheduler *s, uint64_t id, int32_t index)
+{
+    if (index >= 0)
+        cancel(s, id, index);
 }
 
 static void take_fresh(oct_scheduler *s)
@@ -184,9 +197,28 @@ static int64_t left(const oct_text *t)
     return t->n - t->n_held - t->n_rows;
 }
 
-static int64_t give_rows(oct_text *t, int64_t n)
+/* Positions first..first+n-1 that are to be scored. */
+static int64_t n_scores(const oct_text *t, int64_t first, int64_t n)
 {
-    n = n < left(t) ? n : left(t);
+    int64_t from = first > t->n_scored ? first : t->n_scored, end = first + n;
+    end = end < oct_text_to_score(t) ? end : oct_text_to_score(t);
+    return end > from ? end - from : 0;
+}
+
+/* Rows of what is left that this step has room for: logits of scored ones are kept. */
+static int64_t takes(const oct_scheduler *s, const oct_text *t)
+{
+    const int64_t first = t->n_held + t->n_rows, n = left(t), due = n_scores(t, first, n);
+    if (due <= s->score_left)
+        return n;
+    return (t->n_scored > first ? t->n_scored - first : 0) + s->score_left;
+}
+
+static int64_t give_rows(oct_scheduler *s, oct_text *t, int64_t n)
+{
+    const int64_t most = takes(s, t);
+    n = n < most ? n : most;
+    s->score_left -= n_scores(t, t->n_held + t->n_rows, n);
     t->n_rows += n;
     return n;
 }
@@ -204,20 +236,20 @@ static void deal_rows(oct_scheduler *s, int64_t n)
         }
     if (!oldest)
         return;
-    n -= give_rows(oldest, n_prompts > 1 ? (n + 1) / 2 : n);
+    n -= give_rows(s, oldest, n_prompts > 1 ? (n + 1) / 2 : n);
     while (n > 0) {
         shortest = NULL;
         for (int64_t i = 0; i < s->n_running; i++) {
             oct_text *t = s->running[i];
-            if (t->state == OCT_TEXT_PROMPT && t != oldest && left(t) > 0 &&
+            if (t->state == OCT_TEXT_PROMPT && t != oldest && takes(s, t) > 0 &&
                 (!shortest || left(t) < left(shortest)))
                 shortest = t;
         }
         if (!shortest)
             break;
-        n -= give_rows(shortest, n);
+        n -= give_rows(s, shortest, n);
     }
-    give_rows(oldest, n);
+    give_rows(s, oldest, n);
 }
 
 static void add_rows(oct_scheduler *s, oct_text_state state, int64_t *n_out)
@@ -227,11 +259,15 @@ static void add_rows(oct_scheduler *s, oct_text_state state, int64_t *n_out)
         if (t->state != state)
             continue;
         t->first = s->batch.n;
+        t->first_out = *n_out;
+        t->n_scores = n_scores(t, t->n_held, t->n_rows);
+        *n_out += t->n_scores;
         t->row = t->n_rows > 0 && left(t) == 0 ? (*n_out)++ : -1;
         for (int64_t k = 0; k < t->n_rows; k++, s->batch.n++) {
             s->token[s->batch.n] = t->ids[t->n_held + k];
             s->seq[s->batch.n] = t->seq;
-            s->want[s->batch.n] = t->row >= 0 && k == t->n_rows - 1;
+            s->want[s->batch.n] =
+                (t->row >= 0 && k == t->n_rows - 1) || n_scores(t, t->n_held + k, 1) > 0;
         }
     }
 }
@@ -246,6 +282,7 @@ static void build_batch(oct_scheduler *s)
     }
     int64_t n = n_drawn > 0 ? s->p.step_rows : s->session->p.chunk;
     int64_t min_rows = n / 8 > 0 ? n / 8 : 1; /* many texts do not stop prompts */
+    s->score_left = s->max_scores;
     deal_rows(s, n - n_drawn > min_rows ? n - n_drawn : min_rows);
     s->batch = (oct_batch){0, s->token, s->seq, s->want};
     add_rows(s, OCT_TEXT_DRAWN, &n_out);
@@ -270,8 +307,7 @@ static oct_status eval_alone(oct_scheduler *s, oct_error *err)
         oct_batch b = {t->n_rows, s->token + t->first, s->seq + t->first, s->want + t->first};
         oct_status status = OCT_OK;
         if (b.n > 0)
-            status = oct_eval(s->session, &b, s->logits + (t->row > 0 ? t->row : 0) * s->n_vocab,
-                              &error);
+            status = oct_eval(s->session, &b, s->logits + t->first_out * s->n_vocab, &error);
         if (status == OCT_ERR_NUMERIC)
             oct_text_end(s, t, OCT_END_ERROR, &error);
         else if (status != OCT_OK)
@@ -329,6 +365,33 @@ static void note_progress(oct_scheduler *s)
     }
 }
 
+/* What the step has told of the tokens of prompts. The row of a position says how likely the token
+ * behind it is. */
+static void score_prompts(oct_scheduler *s)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        for (int64_t k = 0; k < t->n_scores; k++, n++)
+            s->draws[n] = (oct_draw){.logits = s->logits + (t->first_out + k) * s->n_vocab,
+                                     .id = t->ids[t->n_scored + k + 1],
+                                     .n_top = t->of->n_top,
+                                     .wants_logprob = true,
+                                     .top = s->top + n * OCT_TOP_MAX};
+    }
+    if (n == 0)
+        return;
+    oct_sample_many(oct_session_team(s->session), s->draws, n, s->n_vocab, s->scratch);
+    n = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        for (int64_t k = 0; k < t->n_scores; k++)
+            oct_text_tell_token(s, t, OCT_EVENT_SCORE, &s->draws[n++]);
+        t->n_scored += t->n_scores;
+        t->n_scores = 0;
+    }
+}
+
 static int64_t most_tokens(const oct_text *t)
 {
     return t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
@@ -374,7 +437,7 @@ static bool grow(oct_scheduler *s, oct_text *t)
         t->ids[t->n++] = d->id;
         t->n_generated++;
         t->state = OCT_TEXT_DRAWN;
-        oct_text_tell_token(s, t, d);
+        oct_text_tell_token(s, t, OCT_EVENT_TOKEN, d);
     }
     if (t->n_generated < most_tokens(t) && t->n <= s->n_ctx)
         return true;
@@ -419,6 +482,7 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
     for (int64_t i = 0; i < s->n_running; i++)
         s->running[i]->n_held += s->running[i]->n_rows;
     note_progress(s);
+    score_prompts(s);
     draw_tokens(s);
     for (int64_t i = 0; i < s->n_running;)
         i += s->running[i]->row < 0 || grow(s, s->running[i]);
@@ -429,9 +493,17 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
+/* Logits of so many rows of prompts are kept at once. */
+static int64_t max_scores(int64_t n_vocab, int64_t chunk)
+{
+    const int64_t n = (16 << 20) / n_vocab, most = chunk < 512 ? chunk : 512;
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
 uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk)
 {
-    return (uint64_t)n_vocab * sizeof(float) * 3 * (uint64_t)max_running +
+    return (uint64_t)n_vocab * sizeof(float) *
+               (uint64_t)(3 * max_running + max_scores(n_vocab, chunk)) +
            (uint64_t)(chunk + max_running) * (2 * sizeof(int32_t) + 1);
 }
 
@@ -441,10 +513,10 @@ static oct_status allocate(oct_scheduler *s, oct_error *err)
     size_t n_threads = (size_t)oct_team_size(oct_session_team(s->session));
     s->running = calloc(n, sizeof *s->running);
     s->slots = calloc(n, sizeof *s->slots);
-    s->logits = calloc(n, (size_t)s->n_vocab * sizeof *s->logits);
+    s->logits = calloc(n + (size_t)s->max_scores, (size_t)s->n_vocab * sizeof *s->logits);
     s->scratch = calloc(n_threads < n ? n_threads : n, 2 * (size_t)s->n_vocab * sizeof *s->scratch);
-    s->draws = calloc(n, sizeof *s->draws);
-    s->top = calloc(n, OCT_TOP_MAX * sizeof *s->top);
+    s->draws = calloc((size_t)s->max_draws, sizeof *s->draws);
+    s->top = calloc((size_t)s->max_draws, OCT_TOP_MAX * sizeof *s->top);
     s->token = calloc(rows, sizeof *s->token);
     s->seq = calloc(rows, sizeof *s->seq);
     s->want = calloc(rows, 1);
@@ -483,6 +555,8 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
         s->p.step_rows = choose_step_rows(session, p);
     if (s->p.step_rows > session->p.chunk)
         s->p.step_rows = session->p.chunk;
+    s->max_scores = max_scores(s->n_vocab, session->p.chunk);
+    s->max_draws = s->p.max_running > s->max_scores ? s->p.max_running : s->max_scores;
     pthread_mutex_init(&s->lock, NULL);
     oct_status status = allocate(s, err);
     if (status != OCT_OK) {

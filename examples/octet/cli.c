@@ -1,6 +1,7 @@
 /* cli.c: messages, signals, output and input of the `octet` program. */
 #include "cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -53,7 +54,9 @@ void oct_cli_warning(const char *fmt, ...)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-enum { GRACE_SECONDS = 1, STACK_LEAST = 512 << 10 };
+enum { STACK_LEAST = 512 << 10 };
+
+static volatile sig_atomic_t grace = 1; /* seconds */
 
 static volatile int cancel_flag;
 static volatile sig_atomic_t signal_seen, conversing;
@@ -93,7 +96,7 @@ static void on_signal(int sig)
     signal_seen = sig;
     cancel_flag = 1;
     if (sig != SIGINT || !conversing)
-        alarm(GRACE_SECONDS);
+        alarm((unsigned)grace);
 }
 
 static void take_signals(void)
@@ -135,6 +138,11 @@ bool oct_cli_converse(void)
 {
     conversing = 1;
     return !cancel_flag;
+}
+
+void oct_cli_grace(int seconds)
+{
+    grace = seconds;
 }
 
 int oct_cli_interrupt_code(void)
@@ -434,4 +442,18 @@ uint64_t oct_cli_random(void)
     if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r)
         r = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return r;
+}
+
+bool oct_cli_bytes(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    double x = strtod(text, &end);
+    const char *unit = end > text && *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit)
+        x *= (double)(UINT64_C(1024) << 10 * (unit - units));
+    if (end == text || end[unit != NULL] || !(x >= 1 && x < 0x1p62))
+        return false;
+    *bytes = (uint64_t)x;
+    return true;
 }

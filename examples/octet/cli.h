@@ -120,6 +120,8 @@ const volatile int *oct_cli_cancel_flag(void); /* non-zero once a signal came */
 /* From now on SIGINT stops what is generated, however long that takes, and not the process. False:
  * a signal came before. */
 bool oct_cli_converse(void);
+/* Seconds that a signal leaves before the process ends all the same [1]; 0: any time. */
+void oct_cli_grace(int seconds);
 void oct_cli_cancel_reset(void);  /* for conversations: the signal has been dealt with */
 int oct_cli_interrupt_code(void); /* 128 + the signal that came */
 /* File to remove when the process is ended while it works; NULL: none. The path is copied. */
@@ -151,5 +153,7 @@ int oct_cli_out_end(void);
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
 uint64_t oct_cli_random(void);
+/* A size in bytes such as 8G, 1.5T, 512M; false: it is none, or 0. */
+bool oct_cli_bytes(const char *text, uint64_t *bytes);
 
 #endif

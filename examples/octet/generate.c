@@ -59,6 +59,7 @@ static void on_event(void *ctx, const oct_event *e)
         if (g->token && !g->closed && !g->token(g->ctx, i, e))
             g->closed = true;
         break;
+    case OCT_EVENT_SCORE: break; /* not asked for */
     case OCT_EVENT_END:
         if (e->end == OCT_END_ERROR && g->failed == OCT_OK)
             g->failed = oct_fail(&g->error, e->error->status, "%s", e->error->text);
