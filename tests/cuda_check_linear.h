@@ -160,7 +160,7 @@ static inline const char *linear_case(const cuda_linear_shape *s, int32_t tile_r
                            c.want + ((e * s->n_slices + slice) * s->n_rows + row) * l->n_panels * 64,
                            width);
         if (wrong)
-            snprintf(cuda_text + strlen(cuda_text), sizeof cuda_text - strlen(cuda_text),
+            wrong = cuda_note(wrong,
                      " (%d x %d inputs, %d out, %d slices, split %d, gelu %d, row %d of %d, slice "
                      "%d, expert %d, tile %d, %d digits)",
                      (int)s->n_groups, (int)l->group_in, (int)s->n_out, (int)s->n_slices,

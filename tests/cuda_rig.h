@@ -5,6 +5,7 @@
 #define OCT_TEST_CUDA_RIG_H
 
 #include <math.h>
+#include <stdarg.h>
 
 #include "cuda_emulator.h"
 #include "kernel_oracle.h"
@@ -28,6 +29,21 @@ static char cuda_text[512];
         if (wrong_)              \
             return wrong_;       \
     } while (0)
+
+/* Says more about what is wrong. */
+__attribute__((format(printf, 2, 3))) static inline const char *cuda_note(const char *wrong,
+                                                                          const char *format, ...)
+{
+    if (wrong != cuda_text)
+        snprintf(cuda_text, sizeof cuda_text, "%s", wrong);
+    size_t n = strlen(cuda_text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(cuda_text + n, sizeof cuda_text - n, format, args);
+    va_end(args);
+    rig_release(&cuda_pool);
+    return cuda_text;
+}
 
 /* The end of a case. */
 static inline const char *cuda_case_ends(const char *what)

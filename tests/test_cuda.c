@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "cuda_check_attention.h"
 #include "cuda_check_linear.h"
 #include "cuda_check_rows.h"
 
@@ -18,7 +19,13 @@
     CHECK(select)       \
     CHECK(quantise)     \
     CHECK(gemv)         \
-    CHECK(gemm)
+    CHECK(gemm)         \
+    CHECK(route)        \
+    CHECK(sort)         \
+    CHECK(rope)         \
+    CHECK(kv_copy)      \
+    CHECK(attention)    \
+    CHECK(head)
 
 /* In order, and twice in an order drawn. */
 static void run(const char *name, const char *(*check)(void))
