@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { OCT_MAX_GPUS = 15, OCT_GPU_TEXT = 96 };
+enum { OCT_MAX_GPUS = 15, OCT_GPU_TEXT = 96, OCT_GPU_LINE = 384 };
 
 typedef struct oct_gpu {
     char name[OCT_GPU_TEXT]; /* "NVIDIA GeForce RTX 4090" */
@@ -55,6 +55,10 @@ typedef struct oct_gpu_share {
 /* Asks the driver, which is loaded if there is one. A process that computes on none needs no other
  * call; nothing can fail but what out->why then says. Thread-safe. */
 OCT_API void oct_gpus_get(oct_gpus *out);
+/* "GPU 0 (name): attention of 64 layers, head, experts of 3 of 64 layers; weights 6.4 GiB, ..." into
+ * out; returns out. */
+OCT_API const char *oct_gpu_share_text(const oct_gpus *g, const oct_gpu_share *s,
+                                       char out[OCT_GPU_LINE]);
 /* Lowers budgets to what is allowed. Pure. */
 OCT_API void oct_gpus_limit(oct_gpus *g, const oct_gpu_use *use);
 

@@ -221,7 +221,9 @@ static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
     if (status == OCT_OK) {
         *need =
             (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
-                               .kv = s.kv.bytes,
+                               .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
+                                     (uint64_t)s.plan.need[OCT_HOST].kv_layers *
+                                     (uint64_t)s.kv.n_pages,
                                .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
                                .n_threads = s.cpu.n_threads,
                                .n_domains = s.cpu.n_domains,

@@ -1,8 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <octet/machine.h>
-
 #include "cli.h"
 #include "cli_gpu.h"
 #include "ranks.h"
@@ -77,26 +75,9 @@ bool oct_cli_gpu_parse(const char *text, const char *command)
     return true;
 }
 
-static int print_layers(char *out, size_t room, const char *what, int64_t n, int64_t of)
-{
-    if (n == 0)
-        return 0;
-    if (n == of)
-        return snprintf(out, room, "%s of %lld layer%s, ", what, (long long)n, n == 1 ? "" : "s");
-    return snprintf(out, room, "%s of %lld of %lld layers, ", what, (long long)n, (long long)of);
-}
-
 void oct_cli_gpu_print(FILE *file, const oct_gpu_share *share, int n)
 {
-    char a[24], b[24], c[24], d[24], what[160];
-    for (int i = 0; i < n; i++) {
-        const oct_gpu_share *s = &share[i];
-        const oct_gpu *g = &gpus.gpu[s->gpu];
-        int at = print_layers(what, sizeof what, "attention", s->attention, s->n_layers);
-        at += snprintf(what + at, sizeof what - (size_t)at, "%s", s->head ? "head, " : "");
-        (void)print_layers(what + at, sizeof what - (size_t)at, "experts", s->experts, s->n_layers);
-        fprintf(file, "GPU %d (%s): %sweights %s, KV cache %s, buffers %s, of %s free\n", g->index,
-                g->name, what, oct_memory_text(s->weights, a), oct_memory_text(s->kv, b),
-                oct_memory_text(s->buffers, c), oct_memory_text(g->free, d));
-    }
+    char line[OCT_GPU_LINE];
+    for (int i = 0; i < n; i++)
+        fprintf(file, "%s\n", oct_gpu_share_text(&gpus, &share[i], line));
 }

@@ -5,6 +5,7 @@
 
 #include "cuda.h"
 #include "cuda_driver.h"
+#include "machine.h"
 
 enum {
     MIN_MAJOR = 7, /* dp4a, int8 tensor cores, and the oldest that the kernels are made for */
@@ -92,6 +93,33 @@ void oct_gpus_get(oct_gpus *out)
         snprintf(out->why, sizeof out->why, "NVIDIA's driver has no GPU");
     else if (usable == 0)
         snprintf(out->why, sizeof out->why, "GPU 0 (%s): %s", out->gpu[0].name, out->gpu[0].why);
+}
+
+/* Appends "what of n of all layers, ". */
+static void append_layers(char *out, size_t room, const char *what, int64_t n, int64_t all)
+{
+    size_t at = strlen(out);
+    if (n == all)
+        snprintf(out + at, room - at, "%s of %lld layer%s, ", what, (long long)n,
+                 n == 1 ? "" : "s");
+    else if (n > 0)
+        snprintf(out + at, room - at, "%s of %lld of %lld layers, ", what, (long long)n,
+                 (long long)all);
+}
+
+const char *oct_gpu_share_text(const oct_gpus *g, const oct_gpu_share *s, char out[OCT_GPU_LINE])
+{
+    char what[160] = "", a[24], b[24], c[24], d[24];
+    const oct_gpu *gpu = &g->gpu[s->gpu];
+    append_layers(what, sizeof what, "attention", s->attention, s->n_layers);
+    if (s->head)
+        strcat(what, "head, ");
+    append_layers(what, sizeof what, "experts", s->experts, s->n_layers);
+    what[strlen(what) > 2 ? strlen(what) - 2 : 0] = 0;
+    snprintf(out, OCT_GPU_LINE, "GPU %d (%s): %s; weights %s, KV cache %s, buffers %s, of %s free",
+             gpu->index, gpu->name, what, oct_memory_text(s->weights, a), oct_memory_text(s->kv, b),
+             oct_memory_text(s->buffers, c), oct_memory_text(gpu->free, d));
+    return out;
 }
 
 void oct_gpus_limit(oct_gpus *g, const oct_gpu_use *use)
