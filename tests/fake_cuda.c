@@ -1,5 +1,28 @@
-#include "fake_cuda.h"
-
+/* fake_cuda.c: a driver of NVIDIA's that is none: libcuda.so.1 with the driver's names, made for
+ * tests. Its devices are memory of this process, its kernels those of Octet compiled for the host.
+ *
+ * It does nothing before it must: copies and kernels wait in their stream until somebody waits for
+ * them, so that whoever reads too early reads old bytes, and who overwrites too early is found out.
+ * Memory of devices cannot be touched by the program (it is mapped without rights while no
+ * operation runs), is poisoned when it is given and gone when it is freed. Wrong use ends the
+ * process with a line: handles that are none, contexts that are not current, copies beyond what was
+ * allocated, calls that would stop the whole device while an evaluation runs.
+ *
+ * What it has is read from the environment, OCTET_FAKE_CUDA="name=value,..." :
+ *     devices=N          [1]
+ *     memory=A/B/...     bytes of each, with k, M or G; the last goes for the rest [1G]
+ *     version=N          of CUDA [13000]
+ *     capability=N       times ten [89]
+ *     init=N             what cuInit returns [0]
+ *     fail=N             the N-th call fails ...
+ *     code=N             with this number [999] ...
+ *     lasting            and all after it, but those that release
+ *     failing=NAME       only calls of this name count for fail
+ *     nopin              no memory of the host can be pinned
+ *     order=lazy|eager|random   when operations run; random: some at every call, by seed [lazy]
+ *     seed=N
+ *     report=FILE        at the end of the process: what was called how often, and what is left
+ * Anything that is left at the end is said on stderr, and the process ends with 99. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -454,7 +477,7 @@ int cuModuleGetFunction(oct_cuda_function *function, oct_cuda_module module, con
 {
     BEGIN(module_function);
     fake_module_check((fake_module *)module);
-    const fake_kernel *k = fake_kernel_find(name);
+    const oct_emulated_kernel *k = oct_emulated_find(name);
     if (!k)
         return end(500);
     /* handles are never written through */
@@ -476,7 +499,7 @@ int cuLaunchKernel(oct_cuda_function function, unsigned grid_x, unsigned grid_y,
 {
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
     BEGIN(launch);
-    const fake_kernel *k;
+    const oct_emulated_kernel *k;
     memcpy(&k, &function, sizeof k);
     if (extra || (uint64_t)block_x * block_y * block_z > 1024 ||
         (uint64_t)grid_x * grid_y * grid_z == 0 || (uint64_t)block_x * block_y * block_z == 0 ||

@@ -167,7 +167,7 @@ typedef struct operation {
     void *held;      /* UPLOAD: what was pageable when it was given; LAUNCH: the arguments */
     size_t bytes;
     unsigned char value;
-    const fake_kernel *kernel;
+    const oct_emulated_kernel *kernel;
     unsigned grid[3], block[3], shared_bytes;
     fake_event *event;
     uint64_t serial; /* of the event */
@@ -243,12 +243,9 @@ static void do_operation(fake_stream *s, operation *o)
     case UPLOAD: memcpy(device, host, o->bytes); break;
     case DOWNLOAD: memcpy(host, device, o->bytes); break;
     case FILL: memset(device, o->value, o->bytes); break;
-    default: {
-        void *arguments[1] = {o->held};
-        int result = fake_kernel_run(o->kernel, o->grid, o->block, o->shared_bytes, arguments);
-        if (result != 0)
-            fake_wrong("a kernel failed: %d", result);
-    }
+    default:
+        if (oct_emulated_launch(o->kernel, o->grid, o->block, o->shared_bytes, o->held) != 0)
+            fake_wrong("%s: %s", o->kernel->name, oct_emulated_error());
     }
     allow(false);
 }
@@ -446,11 +443,11 @@ void fake_fill(fake_stream *s, uint64_t p, unsigned char value, size_t bytes)
     given(s);
 }
 
-void fake_launch(fake_stream *s, const fake_kernel *k, const unsigned grid[3],
+void fake_launch(fake_stream *s, const oct_emulated_kernel *k, const unsigned grid[3],
                  const unsigned threads[3], unsigned shared_bytes, void **arguments)
 {
     operation o = {.what = LAUNCH, .kernel = k, .shared_bytes = shared_bytes};
-    unsigned bytes = fake_kernel_args_bytes(k);
+    const size_t bytes = k->args_bytes;
     memcpy(o.grid, grid, sizeof o.grid);
     memcpy(o.block, threads, sizeof o.block);
     o.held = must(malloc(bytes));

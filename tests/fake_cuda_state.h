@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fake_cuda.h"
+#include "cuda_emulator.h"
 
 enum { FAKE_DEVICES = 16 };
 
@@ -50,7 +50,7 @@ float fake_event_elapsed(fake_event *from, fake_event *to);
 void fake_upload(fake_stream *s, uint64_t to, const void *from, size_t bytes);
 void fake_download(fake_stream *s, void *to, uint64_t from, size_t bytes);
 void fake_fill(fake_stream *s, uint64_t p, unsigned char value, size_t bytes);
-void fake_launch(fake_stream *s, const fake_kernel *k, const unsigned grid[3],
+void fake_launch(fake_stream *s, const oct_emulated_kernel *k, const unsigned grid[3],
                  const unsigned block[3], unsigned shared_bytes, void **arguments);
 
 fake_module *fake_module_new(fake_device *d);

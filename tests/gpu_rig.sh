@@ -1,4 +1,4 @@
-# gpu_rig.sh: what the scripts share that run octet on the fake driver (fake_cuda.h); sourced, with
+# gpu_rig.sh: what the scripts share that run octet on the fake driver (fake_cuda.c); sourced, with
 # $work set: a folder of the test's own. The folder of the driver is the script's first argument.
 octet=$OCT_TEST_OCTET
 models=$OCT_TEST_MODELS

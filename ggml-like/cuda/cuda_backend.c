@@ -76,7 +76,7 @@ static oct_cuda_inputs inputs_of(const oct_cuda_numbers *n)
     at.seq = take(&at.bytes, rows * sizeof(int32_t));
     at.pos = take(&at.bytes, rows * sizeof(int32_t));
     at.out_row = take(&at.bytes, rows * sizeof(int32_t));
-    at.copies = take(&at.bytes, seqs * sizeof(oct_cuda_kv_copy));
+    at.copies = take(&at.bytes, seqs * sizeof(oct_cuda_page_copy));
     at.table = take(&at.bytes, seqs * (size_t)n->seq_pages * sizeof(int32_t));
     return at;
 }
@@ -231,11 +231,11 @@ static oct_status bring_inputs(oct_cuda *c, const oct_run *r, const oct_kv_cache
         seq[i] = table_row(c, kv->pages, r->seq[i], &n);
     for (int64_t i = 0; kv->pages && i < r->n_rows; i++)
         c->row_of[r->seq[i]] = -1;
-    oct_cuda_kv_copy *copies = (oct_cuda_kv_copy *)(void *)(c->inputs + c->at.copies);
+    oct_cuda_page_copy *copies = (oct_cuda_page_copy *)(void *)(c->inputs + c->at.copies);
     for (int64_t i = 0; kv->pages && i < kv->pages->n_copies; i++) {
         const oct_kv_copy *k = &kv->pages->copies[i];
         copies[i] =
-            (oct_cuda_kv_copy){.seq = k->seq, .from = k->from, .to = k->to, .n_pos = k->n_pos};
+            (oct_cuda_page_copy){.seq = k->seq, .from = k->from, .to = k->to, .n_pos = k->n_pos};
     }
     size_t used = kv->pages ? (size_t)(n * kv->pages->seq_pages) * sizeof(int32_t) : 0;
     return check(c, c->api->upload(c->device, c->inputs, c->at.table + used, c->stream),

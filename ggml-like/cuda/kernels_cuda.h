@@ -30,29 +30,35 @@
 #include "act.h"
 #include "types.h"
 
+#ifdef __CUDACC__
+#define OCT_CUDA_PURE static inline __host__ __device__
+#else
+#define OCT_CUDA_PURE static inline
+#endif
+
 /* Every entry: its name in the module is oct_cuda_<name>; arguments oct_cuda_<args>_args; threads
  * of a block at most; blocks that a multiprocessor must have room for, by registers. */
-#define OCT_CUDA_ENTRIES(ENTRY)               \
-    ENTRY(embed, embed, 256, 8)               \
-    ENTRY(norm, norm, 512, 2)                 \
-    ENTRY(quantise, quantise, 128, 12)        \
-    ENTRY(gemv_1, linear, 256, 4)             \
-    ENTRY(gemv_2, linear, 256, 4)             \
-    ENTRY(gemv_4, linear, 256, 3)             \
-    ENTRY(gemv_8, linear, 256, 2)             \
-    ENTRY(gemm, linear, 384, 1)               \
-    ENTRY(fold, fold, 256, 8)                 \
-    ENTRY(kv_copy, kv_copy, 256, 8)           \
-    ENTRY(rope, rope, 128, 12)                \
-    ENTRY(attention_1, attention, 256, 3)     \
-    ENTRY(attention_4, attention, 256, 2)     \
-    ENTRY(attention_fold, attention, 128, 12) \
-    ENTRY(route, route, 256, 4)               \
-    ENTRY(sort, sort, 1024, 1)                \
-    ENTRY(combine, combine, 256, 8)           \
-    ENTRY(select, select, 256, 8)             \
-    ENTRY(head_1, head, 256, 4)               \
-    ENTRY(head_4, head, 256, 3)
+#define OCT_CUDA_ENTRIES(ENTRY)              \
+    ENTRY(embed, embed, 256, 4)              \
+    ENTRY(norm, norm, 512, 2)                \
+    ENTRY(quantise, quantise, 128, 8)        \
+    ENTRY(gemv_1, linear, 256, 4)            \
+    ENTRY(gemv_2, linear, 256, 3)            \
+    ENTRY(gemv_4, linear, 256, 2)            \
+    ENTRY(gemv_8, linear, 256, 2)            \
+    ENTRY(gemm, linear, 384, 1)              \
+    ENTRY(fold, fold, 256, 4)                \
+    ENTRY(kv_copy, kv_copy, 256, 4)          \
+    ENTRY(rope, rope, 128, 8)                \
+    ENTRY(attention_1, attention, 256, 3)    \
+    ENTRY(attention_4, attention, 256, 2)    \
+    ENTRY(attention_fold, attention, 128, 8) \
+    ENTRY(route, route, 256, 4)              \
+    ENTRY(sort, sort, 1024, 1)               \
+    ENTRY(combine, combine, 256, 4)          \
+    ENTRY(select, select, 256, 4)            \
+    ENTRY(head_1, head, 256, 4)              \
+    ENTRY(head_4, head, 256, 2)
 
 typedef enum oct_cuda_entry {
 #define OCT_CUDA_ENTRY(name, args, threads, blocks) OCT_CUDA_##name,
@@ -169,15 +175,15 @@ typedef struct oct_cuda_kv {
 } oct_cuda_kv;
 
 /* A copy of a page's first positions, as oct_kv_copy. */
-typedef struct oct_cuda_kv_copy {
+typedef struct oct_cuda_page_copy {
     int32_t seq, from, to;
     int32_t pad;
     int64_t n_pos;
-} oct_cuda_kv_copy;
+} oct_cuda_page_copy;
 
 typedef struct oct_cuda_kv_copy_args {
     oct_cuda_kv kv;
-    const oct_cuda_kv_copy *copies; /* [n_copies] */
+    const oct_cuda_page_copy *copies; /* [n_copies] */
     int64_t n_copies, layer;
 } oct_cuda_kv_copy_args;
 
@@ -277,12 +283,12 @@ enum {
     OCT_CUDA_MAX_WIDTH = 16000 /* of a row that is normed */
 };
 
-static inline int64_t oct_cuda_div_up(int64_t n, int64_t by)
+OCT_CUDA_PURE int64_t oct_cuda_div_up(int64_t n, int64_t by)
 {
     return (n + by - 1) / by;
 }
 
-static inline int64_t oct_cuda_min(int64_t a, int64_t b)
+OCT_CUDA_PURE int64_t oct_cuda_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
