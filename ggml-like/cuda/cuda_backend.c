@@ -15,7 +15,7 @@ static oct_cuda *cuda_of(oct_backend *b)
 /* ---- the driver ------------------------------------------------------------------------------ */
 
 /* What failed on which device. */
-static oct_status check(const oct_cuda *c, int result, const char *what, oct_error *err)
+oct_status oct_cuda_check(const oct_cuda *c, int result, const char *what, oct_error *err)
 {
     char text[128];
     if (result == 0)
@@ -27,7 +27,7 @@ static oct_status check(const oct_cuda *c, int result, const char *what, oct_err
 /* The context is current between enter and leave, and the caller's is as it was behind them. */
 static oct_status enter(const oct_cuda *c, oct_error *err)
 {
-    return check(c, c->api->context_push(c->context), "context", err);
+    return oct_cuda_check(c, c->api->context_push(c->context), "context", err);
 }
 
 static void leave(const oct_cuda *c)
@@ -95,7 +95,7 @@ static oct_status cuda_alloc(oct_backend *b, size_t bytes, void **p, oct_error *
     char what[64];
     snprintf(what, sizeof what, "%zu bytes", bytes);
     OCT_TRY(enter(c, err));
-    oct_status status = check(c, c->api->alloc(&at, bytes), what, err);
+    oct_status status = oct_cuda_check(c, c->api->alloc(&at, bytes), what, err);
     leave(c);
     if (status == OCT_OK)
         *p = (void *)(uintptr_t)at;
@@ -118,8 +118,8 @@ static oct_status cuda_upload(oct_backend *b, void *to, const void *from, size_t
     const oct_cuda *c = cuda_of(b);
     OCT_TRY(enter(c, err));
     oct_status status =
-        check(c, c->api->upload((oct_cuda_address)(uintptr_t)to, from, bytes, c->stream),
-              "copy to the device", err);
+        oct_cuda_check(c, c->api->upload((oct_cuda_address)(uintptr_t)to, from, bytes, c->stream),
+                       "copy to the device", err);
     leave(c);
     return status;
 }
@@ -130,8 +130,8 @@ static oct_status cuda_download(oct_backend *b, void *to, const void *from, size
     const oct_cuda *c = cuda_of(b);
     OCT_TRY(enter(c, err));
     oct_status status =
-        check(c, c->api->download(to, (oct_cuda_address)(uintptr_t)from, bytes, c->stream),
-              "copy from the device", err);
+        oct_cuda_check(c, c->api->download(to, (oct_cuda_address)(uintptr_t)from, bytes, c->stream),
+                       "copy from the device", err);
     leave(c);
     return status;
 }
@@ -140,7 +140,7 @@ static oct_status cuda_wait(oct_backend *b, oct_error *err)
 {
     const oct_cuda *c = cuda_of(b);
     OCT_TRY(enter(c, err));
-    oct_status status = check(c, c->api->stream_sync(c->stream), "computing", err);
+    oct_status status = oct_cuda_check(c, c->api->stream_sync(c->stream), "computing", err);
     leave(c);
     return status;
 }
@@ -193,16 +193,18 @@ oct_status oct_cuda_launch_kernel(oct_cuda_run *run, const oct_cuda_launch *l, c
         void *given;
     } arguments = {args};
     if (l->shared > GRANTED && l->shared > c->shared[l->entry]) {
-        OCT_TRY(check(c,
-                      c->api->function_set(c->function[l->entry], OCT_CUDA_FUNC_MAX_DYNAMIC_SHARED,
-                                           (int)l->shared),
-                      names[l->entry], err));
+        OCT_TRY(
+            oct_cuda_check(c,
+                           c->api->function_set(c->function[l->entry],
+                                                OCT_CUDA_FUNC_MAX_DYNAMIC_SHARED, (int)l->shared),
+                           names[l->entry], err));
         c->shared[l->entry] = l->shared;
     }
-    return check(c,
-                 c->api->launch(c->function[l->entry], l->grid[0], l->grid[1], l->grid[2], l->block,
-                                1, 1, l->shared, c->stream, &arguments.given, NULL),
-                 names[l->entry], err);
+    return oct_cuda_check(c,
+                          c->api->launch(c->function[l->entry], l->grid[0], l->grid[1], l->grid[2],
+                                         l->block, 1, 1, l->shared, c->stream, &arguments.given,
+                                         NULL),
+                          names[l->entry], err);
 }
 
 /* The table's row of a sequence; it gets one if it has none. */
@@ -238,8 +240,8 @@ static oct_status bring_inputs(oct_cuda *c, const oct_run *r, const oct_kv_cache
             (oct_cuda_page_copy){.seq = k->seq, .from = k->from, .to = k->to, .n_pos = k->n_pos};
     }
     size_t used = kv->pages ? (size_t)(n * kv->pages->seq_pages) * sizeof(int32_t) : 0;
-    return check(c, c->api->upload(c->device, c->inputs, c->at.table + used, c->stream),
-                 "copy to the device", err);
+    return oct_cuda_check(c, c->api->upload(c->device, c->inputs, c->at.table + used, c->stream),
+                          "copy to the device", err);
 }
 
 static void cuda_begin(oct_backend *b)
@@ -328,10 +330,11 @@ static oct_status load_module(oct_cuda *c, oct_error *err)
 #undef OCT_CUDA_NAME
     };
     size_t bytes;
-    OCT_TRY(check(c, c->api->module_load(&c->module, oct_cuda_image(&bytes)), "kernels", err));
+    OCT_TRY(
+        oct_cuda_check(c, c->api->module_load(&c->module, oct_cuda_image(&bytes)), "kernels", err));
     for (int i = 0; i < OCT_CUDA_N_ENTRIES; i++)
-        OCT_TRY(
-            check(c, c->api->module_function(&c->function[i], c->module, names[i]), names[i], err));
+        OCT_TRY(oct_cuda_check(c, c->api->module_function(&c->function[i], c->module, names[i]),
+                               names[i], err));
     return OCT_OK;
 }
 
@@ -340,9 +343,10 @@ static oct_status open_parts(oct_cuda *c, oct_error *err)
 {
     void *host = NULL;
     const size_t bytes = c->at.bytes + sizeof *c->saturated;
-    OCT_TRY(check(c, c->api->stream_new(&c->stream, OCT_CUDA_STREAM_NON_BLOCKING), "stream", err));
+    OCT_TRY(oct_cuda_check(c, c->api->stream_new(&c->stream, OCT_CUDA_STREAM_NON_BLOCKING),
+                           "stream", err));
     OCT_TRY(load_module(c, err));
-    OCT_TRY(check(c, c->api->alloc(&c->device, bytes), "memory for inputs", err));
+    OCT_TRY(oct_cuda_check(c, c->api->alloc(&c->device, bytes), "memory for inputs", err));
     /* Pageable memory costs a copy more. */
     c->inputs_pinned = c->api->host_alloc(&host, bytes, OCT_CUDA_HOST_PORTABLE) == 0;
     c->inputs = c->inputs_pinned ? host : malloc(bytes);
@@ -350,15 +354,16 @@ static oct_status open_parts(oct_cuda *c, oct_error *err)
         return oct_fail(err, OCT_ERR_MEMORY, "GPU %d: out of memory", c->n.device);
     c->saturated = (uint64_t *)(void *)(c->inputs + c->at.bytes);
     *c->saturated = 0;
-    OCT_TRY(check(c, c->api->fill(c->device, 0, bytes, c->stream), "memory for inputs", err));
-    return check(c, c->api->stream_sync(c->stream), "memory for inputs", err);
+    OCT_TRY(
+        oct_cuda_check(c, c->api->fill(c->device, 0, bytes, c->stream), "memory for inputs", err));
+    return oct_cuda_check(c, c->api->stream_sync(c->stream), "memory for inputs", err);
 }
 
 static oct_status open_device(oct_cuda *c, oct_error *err)
 {
     int device;
-    OCT_TRY(check(c, c->api->device_get(&device, c->n.device), "device", err));
-    OCT_TRY(check(c, c->api->context_retain(&c->context, device), "context", err));
+    OCT_TRY(oct_cuda_check(c, c->api->device_get(&device, c->n.device), "device", err));
+    OCT_TRY(oct_cuda_check(c, c->api->context_retain(&c->context, device), "context", err));
     OCT_TRY(enter(c, err));
     oct_status status = open_parts(c, err);
     leave(c);

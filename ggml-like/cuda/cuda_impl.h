@@ -53,6 +53,10 @@ typedef struct oct_cuda_run {
 const void *oct_cuda_input(const oct_cuda *c, size_t at);
 unsigned long long *oct_cuda_saturated(const oct_cuda *c);
 
+/* OCT_OK for 0; else what failed on which GPU. */
+OCT_MUST_CHECK oct_status oct_cuda_check(const oct_cuda *c, int result, const char *what,
+                                         oct_error *err);
+
 OCT_MUST_CHECK oct_status oct_cuda_launch_kernel(oct_cuda_run *c, const oct_cuda_launch *l,
                                                  const void *args, oct_error *err);
 

@@ -464,11 +464,11 @@ static oct_status bring_logits(const oct_cuda_run *c, const oct_cuda_head_args *
         rows = 1;
     }
     for (int64_t i = 0; i < rows; i++)
-        OCT_TRY(oct_cuda_status(cuda->api,
-                                cuda->api->download(to + i * r->logits_stride,
-                                                    (oct_cuda_address)(uintptr_t)(a->y + i * n),
-                                                    (size_t)n * sizeof *to, cuda->stream),
-                                "logits", err));
+        OCT_TRY(oct_cuda_check(cuda,
+                               cuda->api->download(to + i * r->logits_stride,
+                                                   (oct_cuda_address)(uintptr_t)(a->y + i * n),
+                                                   (size_t)n * sizeof *to, cuda->stream),
+                               "logits", err));
     return OCT_OK;
 }
 
