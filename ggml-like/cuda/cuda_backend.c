@@ -275,7 +275,7 @@ static oct_status run_steps(oct_cuda_run *r, int first, int end, oct_error *err)
     }
     if (!stored)
         return OCT_OK;
-    return check(
+    return oct_cuda_check(
         c, c->api->download(c->saturated, c->device + c->at.bytes, sizeof *c->saturated, c->stream),
         "copy from the device", err);
 }
