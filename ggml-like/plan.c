@@ -219,50 +219,62 @@ static int add_temporaries(planner *a, int place, piece *out)
     return n;
 }
 
-int oct_node_arrays(const oct_node *n, oct_array out[OCT_MAX_ARRAYS])
+/* Weights or scales of a matrix, whose units are `unit` bytes apart. */
+static oct_array units_of(const oct_weight *w, const void *p, size_t unit, const oct_shard *s)
+{
+    const oct_weight_layout *l = &w->layout;
+    const oct_shard_range slices = s->slices[w->kind];
+    const oct_shard_range experts = l->n_experts > 1 ? s->experts : (oct_shard_range){0, 1};
+    size_t all = (size_t)l->n_slices, mine = (size_t)(slices.end - slices.first);
+    return (oct_array){.p = p,
+                       .bytes = (size_t)l->n_experts * all * unit,
+                       .first = ((size_t)experts.first * all + (size_t)slices.first) * unit,
+                       .run = mine * unit,
+                       .stride = all * unit,
+                       .bias = ((size_t)experts.first * mine + (size_t)slices.first) * unit,
+                       .n_runs = experts.end - experts.first};
+}
+
+static oct_array table_of(const oct_table *t, const oct_shard *s)
+{
+    const oct_shard_range slices = s->slices[OCT_SHARD_OF_VOCABULARY];
+    size_t slice = (size_t)(t->slice_rows_pad * t->cols) * sizeof(uint16_t);
+    return (oct_array){.p = t->data,
+                       .bytes = (size_t)t->n_slices * slice,
+                       .first = (size_t)slices.first * slice,
+                       .run = (size_t)(slices.end - slices.first) * slice,
+                       .bias = (size_t)slices.first * slice,
+                       .n_runs = 1};
+}
+
+int oct_node_arrays(const oct_node *n, const oct_shard *s, oct_array out[OCT_MAX_ARRAYS])
 {
     int count = 0;
     for (int k = 0; k < 2 && n->w[k]; k++) {
-        const oct_weight_layout *l = &n->w[k]->layout;
-        size_t units = (size_t)(l->n_experts * l->n_slices);
-        out[count++] = (oct_array){n->w[k]->data, units * l->unit_stride};
-        out[count++] = (oct_array){n->w[k]->scales, units * l->scale_stride};
+        out[count++] = units_of(n->w[k], n->w[k]->data, n->w[k]->layout.unit_stride, s);
+        out[count++] = units_of(n->w[k], n->w[k]->scales, n->w[k]->layout.scale_stride, s);
     }
-    if (n->plain)
-        out[count++] =
-            (oct_array){n->plain->data, (size_t)(n->plain->rows * n->plain->cols) * sizeof(float)};
+    if (n->plain) {
+        size_t bytes = (size_t)(n->plain->rows * n->plain->cols) * sizeof(float);
+        out[count++] = (oct_array){.p = n->plain->data, .bytes = bytes, .run = bytes, .n_runs = 1};
+    }
     if (n->table)
-        out[count++] =
-            (oct_array){n->table->data,
-                        (size_t)(n->table->n_slices * n->table->slice_rows_pad * n->table->cols) *
-                            sizeof(uint16_t)};
+        out[count++] = table_of(n->table, s);
     return count;
 }
 
-/* Bytes of the file that a rank holds of what a node reads; the rotations are not in the file. */
-static uint64_t held(const oct_node *n, const oct_shard *s)
-{
-    uint64_t bytes = n->plain && !n->attn ? (uint64_t)(n->plain->rows * n->plain->cols) * 4 : 0;
-    for (int k = 0; k < 2 && n->w[k]; k++) {
-        const oct_weight_layout *l = &n->w[k]->layout;
-        int64_t experts = l->n_experts > 1 ? s->experts.end - s->experts.first : 1;
-        bytes += (uint64_t)(experts * oct_shard_n_slices(s, n->w[k]->kind)) *
-                 (l->unit_stride + l->scale_stride);
-    }
-    if (n->table)
-        bytes += (uint64_t)(oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY) *
-                            n->table->slice_rows_pad * n->table->cols) *
-                 sizeof(uint16_t);
-    return bytes;
-}
-
-/* Bytes of whole arrays. */
-static uint64_t whole(const oct_node *n)
+/* Bytes of a node's arrays in a place: on the host, what of the file the rank holds, which the
+ * rotations are not in. */
+static uint64_t stored(const oct_node *n, const oct_shard *s, const oct_backend_kind *kind)
 {
     oct_array array[OCT_MAX_ARRAYS];
     uint64_t bytes = 0;
-    for (int k = oct_node_arrays(n, array); k-- > 0;)
-        bytes += (array[k].bytes + OCT_ARRAY_ALIGN - 1) / OCT_ARRAY_ALIGN * OCT_ARRAY_ALIGN;
+    for (int k = oct_node_arrays(n, s, array); k-- > 0;)
+        if (!kind->host)
+            bytes += (oct_array_stored(&array[k], kind) + OCT_ARRAY_ALIGN - 1) / OCT_ARRAY_ALIGN *
+                     OCT_ARRAY_ALIGN;
+        else if (!n->attn)
+            bytes += (uint64_t)array[k].n_runs * array[k].run;
     return bytes;
 }
 
@@ -285,7 +297,7 @@ static void count_weights(planner *a)
         if (shared && seen[place][n->attn != NULL] == shared)
             continue;
         seen[place][n->attn != NULL] = shared ? shared : seen[place][n->attn != NULL];
-        p->need[place].weights += a->spec->place[place].kind->host ? held(n, p->shard) : whole(n);
+        p->need[place].weights += stored(n, p->shard, a->spec->place[place].kind);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cuda.h"
 #include "job_impl.h"
 #include "machine.h"
 
@@ -22,6 +23,7 @@ typedef struct order {
     int64_t n_floats, n_folds; /* FOLDS */
     unsigned layouts;          /* OPEN: that may be chosen */
     oct_session_params params; /* pointers are not used */
+    oct_gpu_use gpu;
     char path[PATH_MAX];
 } order;
 
@@ -29,6 +31,7 @@ typedef struct order {
 typedef struct made {
     int32_t status;
     char text[OCT_ERROR_TEXT];
+    char gpu[OCT_ERROR_TEXT]; /* what is placed on GPUs; "": nothing */
 } made;
 
 struct oct_job {
@@ -312,6 +315,20 @@ static oct_status choose_layout(oct_job *j, const order *o, const oct_model *m,
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
+/* A line about the session's GPUs. */
+static void describe_gpus(const oct_session *s, const oct_gpus *gpus, char out[OCT_ERROR_TEXT])
+{
+    char line[OCT_GPU_LINE];
+    const char *why;
+    oct_gpu_share share[OCT_MAX_GPUS];
+    int at = 0, n = oct_session_get_gpus(s, share, &why);
+    if (why[0])
+        at = snprintf(out, OCT_ERROR_TEXT, "%s%s", why, n > 0 ? "; " : "; no GPU is used");
+    for (int i = 0; i < n && at < OCT_ERROR_TEXT; i++)
+        at += snprintf(out + at, OCT_ERROR_TEXT - (size_t)at, "%s%s", i > 0 ? "; " : "",
+                       oct_gpu_share_text(gpus, &share[i], line));
+}
+
 /* All ranks make their sessions; if one cannot, none has one. */
 static oct_status make_all(oct_job *j, oct_model *m, const oct_session_params *p, oct_session **s,
                            oct_error *err)
@@ -325,10 +342,15 @@ static oct_status make_all(oct_job *j, oct_model *m, const oct_session_params *p
     if (mine.status == OCT_OK)
         mine.status = (int32_t)oct_model_keep_part(m, c->rank, c->size, p->shard, &own);
     memcpy(mine.text, own.text, sizeof mine.text);
+    if (mine.status == OCT_OK && p->gpus)
+        describe_gpus(*s, p->gpus, mine.gpu);
     oct_status status = c->gather(c, &mine, sizeof mine, all, err);
     for (int i = 0; i < c->size && status == OCT_OK; i++)
         if (all[i].status != OCT_OK)
             status = oct_fail(err, OCT_ERR_COMM, "rank %d: %s", i, all[i].text);
+    for (int i = 0; i < c->size && status == OCT_OK && c->rank == 0; i++)
+        if (all[i].gpu[0])
+            oct_job_tell(&j->voice, OCT_JOB_NOTE, "rank %d: %s", i, all[i].gpu);
     free(all);
     if (status != OCT_OK) {
         /* no orders have been given, and none must be: the others have no session to obey with */
@@ -336,6 +358,21 @@ static oct_status make_all(oct_job *j, oct_model *m, const oct_session_params *p
         *s = NULL;
     }
     return status;
+}
+
+/* The GPUs of this machine that are this rank's; NULL: none. */
+static const oct_gpus *own_gpus(const oct_job *j, const oct_gpu_use *use,
+                                const oct_rank_report *all, oct_gpus *room)
+{
+    int local = 0, n = oct_rank_on_machine(all, j->comm->size, j->comm->rank, &local);
+    if (!use->on)
+        return NULL;
+    oct_gpus_get(room);
+    if (room->why[0])
+        return NULL;
+    oct_gpus_limit(room, use);
+    oct_gpus_divide(room, local, n);
+    return room;
 }
 
 /* The ranks' reports; then the session, if all can have one. The row of kernels is the best that
@@ -347,8 +384,10 @@ static oct_status make_together(oct_job *j, const order *o, oct_model *m,
     oct_comm *c = j->comm;
     const oct_job_voice silent = {0};
     oct_session_params p = *params;
+    oct_gpus gpus;
     *s = NULL;
     p.comm = c;
+    p.gpus = NULL;
     OCT_TRY(choose_layout(j, o, m, opened, &p.shard, err));
     oct_rank_report mine, *all = calloc((size_t)c->size, sizeof *all);
     if (!all)
@@ -363,6 +402,8 @@ static oct_status make_together(oct_job *j, const order *o, oct_model *m,
         if (problems + j->n_others > 0)
             status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
         p.no_bind |= oct_rank_shares_cores(all, c->size, c->rank);
+        if (status == OCT_OK)
+            p.gpus = own_gpus(j, &o->gpu, all, &gpus);
     }
     free(all);
     if (status == OCT_OK) {
@@ -399,7 +440,8 @@ oct_status oct_job_session_new(oct_job *j, oct_model *m, const oct_job_session *
     order o = {.what = ORDER_OPEN,
                .layouts = j->settled ? 1u << j->layout : how->layouts,
                .force = how->force,
-               .params = *p};
+               .params = *p,
+               .gpu = how->gpu};
     *out = NULL;
     OCT_TRY(check_open(j, err));
     OCT_TRY(absolute(how->model, o.path, err));
@@ -513,6 +555,7 @@ static oct_status serve_once(oct_job *j, const order *o, oct_error *err)
     p.isa = NULL;
     p.machine = NULL;
     p.placement = NULL;
+    p.gpus = NULL;
     char path[PATH_MAX];
     (void)!oct_model_open(oct_job_path(j, o->path, path, sizeof path), &m, &opened);
     oct_status status = make_together(j, o, m, &p, &opened, &s, err);

@@ -46,6 +46,8 @@ typedef struct oct_job_session {
         *model;       /* as given to oct_job_path, for ranks that may have been started elsewhere */
     unsigned layouts; /* that may be chosen, bit k: oct_shard_layout k; the first session settles */
     bool force;       /* although the weights do not fit into memory */
+    /* Of every rank's machine, whose GPUs its ranks share; params.gpus is not used. */
+    oct_gpu_use gpu;
 } oct_job_session;
 
 /* Rank 0: all ranks open the model and make their part of a session. They compare builds, model

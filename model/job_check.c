@@ -208,6 +208,17 @@ static bool same_machine(const oct_rank_report *a, const oct_rank_report *b)
     return a->boot[0] && b->boot[0] ? strcmp(a->boot, b->boot) == 0 : strcmp(a->host, b->host) == 0;
 }
 
+int oct_rank_on_machine(const oct_rank_report *r, int n, int rank, int *local)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        if (i == rank)
+            *local = count;
+        count += same_machine(&r[i], &r[rank]);
+    }
+    return count;
+}
+
 bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank)
 {
     for (int i = 0; i < n; i++) {

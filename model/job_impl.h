@@ -73,6 +73,9 @@ const oct_kernels *oct_rank_kernels(uint32_t rows);
  * or all ranks would bind theirs to the same first cores. One with unknown CPUs may use all. */
 bool oct_rank_shares_cores(const oct_rank_report *r, int n, int rank);
 
+/* Which of the ranks on its machine a rank is; returns how many they are. */
+int oct_rank_on_machine(const oct_rank_report *r, int n, int rank, int *local);
+
 /* ---- pace ------------------------------------------------------------------------------------ */
 
 /* To be called on all ranks; d_model and n_threads of rank 0 count, each reads with its own

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gpu.h"
 #include "status.h"
 #include "types.h"
 
@@ -127,6 +128,10 @@ typedef struct oct_session_params {
      * machine, looked at then. */
     const struct oct_machine *machine;
     const char *isa; /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
+    /* GPUs compute as much as fits their budgets; it is decided before anything is loaded, and
+     * changes no bit of any result. Read while a session is made or estimated. NULL: none. They are
+     * not used with the kernels "ref", whose bits are others. */
+    const oct_gpus *gpus;
     const oct_placement *placement; /* borrowed; NULL: the mapped file */
     bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
     /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
@@ -150,6 +155,8 @@ typedef struct oct_session_need {
     const char *isa;         /* the row that would be chosen */
     const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota",
                                 "asked", "small model" */
+    int n_gpus;              /* that something is placed on; what is above is of the host alone */
+    oct_gpu_share gpu[OCT_MAX_GPUS];
 } oct_session_need;
 OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        const oct_session_params *p,
@@ -162,6 +169,11 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
  * OCT_ERR_MEMORY. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                                   oct_session **out, oct_error *err);
+/* What was placed on GPUs: returns how many have something. *why (of the session; may be NULL): "",
+ * or in one line why it is less than was planned: then a GPU had less memory than it said, or did
+ * not work. */
+OCT_API int oct_session_get_gpus(const oct_session *s, oct_gpu_share out[OCT_MAX_GPUS],
+                                 const char **why);
 /* NULL is fine. On rank 0 it ends oct_session_serve of the others. */
 OCT_API void oct_session_free(oct_session *s);
 /* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has

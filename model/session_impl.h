@@ -19,8 +19,10 @@ struct oct_session {
     int32_t *pos;                 /* [chunk] */
     struct oct_rank_order *order; /* with room for the rows of a chunk */
     oct_comm *comm;
-    oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
-    bool ready;             /* complete: the other ranks await orders */
+    oct_status comm_status;       /* of orders that cannot report: the next oct_eval does */
+    bool ready;                   /* complete: the other ranks await orders */
+    int failed;                   /* the place that could not be had while the session was made */
+    char gpu_why[OCT_ERROR_TEXT]; /* see oct_session_get_gpus */
     const volatile int *cancel;
     oct_session_stats stats;
     uint64_t *expert_rows;            /* [n_experts] */

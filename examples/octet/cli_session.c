@@ -49,6 +49,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->shard = oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
     p->comm = oct_job_comm(oct_ranks_job());
     p->machine = this_machine();
+    p->gpus = oct_cli_gpus();
     p->cancel = oct_cli_cancel_flag();
 }
 
@@ -83,6 +84,11 @@ static int print_table(const oct_cli_session *o, const oct_session_params *p,
     oct_cli_outf("  buffers  %12s\n", oct_memory_text(add(need->buffers, extra), a));
     oct_cli_outf("  total    %12s          %s\n", oct_memory_text(total, a),
                  fits ? "fits" : "does not fit");
+    if (need->n_gpus > 0)
+        oct_cli_outf("\n");
+    fflush(stdout);
+    oct_cli_gpu_print(stdout, need->gpu, need->n_gpus);
+    fflush(stdout);
     return oct_cli_out_end();
 }
 
@@ -120,6 +126,7 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     }
     if (o->dry_run)
         return OCT_EXIT_OK;
+    oct_cli_gpu_print(stderr, need.gpu, need.n_gpus);
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && o->n_threads > CPU_COUNT(&set))
         oct_cli_warning("%lld threads on %d CPUs will wait for each other", (long long)o->n_threads,
@@ -130,6 +137,8 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
 int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, oct_model **m)
 {
     oct_error err = {0};
+    if (!oct_cli_gpu_parse(o->gpu, command))
+        return OCT_EXIT_USAGE;
     if (!o->model) {
         oct_cli_error("%s: -m MODEL is missing (octet %s --help shows the usage)", command,
                       command);

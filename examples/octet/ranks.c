@@ -105,6 +105,18 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
     return s;
 }
 
+/* Where GPUs have less than was planned. */
+static void tell_gpus(const oct_session *s)
+{
+    const char *why;
+    oct_gpu_share share[OCT_MAX_GPUS];
+    int n = oct_session_get_gpus(s, share, &why);
+    if (!why[0])
+        return;
+    oct_cli_warning("%s; %s", why, n > 0 ? "less is placed on GPUs" : "no GPU is used");
+    oct_cli_gpu_print(stderr, share, n);
+}
+
 oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
                                  const oct_session_params *p, oct_session **s, oct_error *err)
 {
@@ -112,9 +124,11 @@ oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
         OCT_TRY(place_weights(o, m, p, err));
         oct_session_params here = *p;
         here.placement = owned;
-        return oct_session_new(m, &here, s, err);
+        OCT_TRY(oct_session_new(m, &here, s, err));
+        tell_gpus(*s);
+        return OCT_OK;
     }
-    const oct_job_session how = {o->model, oct_cli_shards(o), o->force};
+    const oct_job_session how = {o->model, oct_cli_shards(o), o->force, *oct_cli_gpu_use()};
     if (o->weights == OCT_CLI_WEIGHTS_OWNED)
         return oct_fail(err, OCT_ERR_ARG, "--weights owned is of one process; ranks map parts");
     last = *p;

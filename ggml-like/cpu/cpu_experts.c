@@ -257,5 +257,6 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_step *s)
     if (c->thread == 0)
         for (int64_t e = mine.first; e < mine.end; e++)
             if (t.first[e + 1] > t.first[e])
-                c->run->bytes_read += oct_cpu_read_bytes(c, gate_up) + oct_cpu_read_bytes(c, down);
+                c->run->bytes_read += oct_shard_read_bytes(&c->cpu->n.shard, gate_up) +
+                                      oct_shard_read_bytes(&c->cpu->n.shard, down);
 }

@@ -246,7 +246,7 @@ static void op_linear(oct_cpu_run *c, const oct_step *s)
         oct_cpu_join(c, j.parts, j.stride, j.n_rows, l->n_out, oct_cpu_data(c, n->out));
     }
     if (c->thread == 0 && j.n_rows > 0)
-        c->run->bytes_read += oct_cpu_read_bytes(c, w);
+        c->run->bytes_read += oct_shard_read_bytes(&c->cpu->n.shard, w);
 }
 
 static void op_route(oct_cpu_run *c, const oct_step *s)
