@@ -125,8 +125,10 @@ static inline rig_server rig_server_start_as(const char *octet, const char *mode
                                          "--port",
                                          "0",
                                          "-t",
-                                         "2"};
-    int n = 8;
+                                         "2",
+                                         "--timeout",
+                                         "300"};
+    int n = 10;
     snprintf(words, sizeof words, "%s", more);
     for (char *w = strtok(words, " "); w && n < RIG_ARGS - 1; w = strtok(NULL, " "))
         argv[n++] = w;

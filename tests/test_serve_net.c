@@ -149,6 +149,7 @@ static void test_late_reader(void **state)
     rig_reply whole = rig_ask(s.port, "POST", COMPLETE, "", b);
     rig_reply streamed = rig_read_reply(&late, false);
     assert_int_equal(whole.status, 200);
+    assert_true(streamed.complete);
     heard h = hear(&streamed);
     assert_string_equal(h.text, text_at(whole.json, "choices.0.text"));
     assert_true(json_equal(h.logprobs, at(whole.json, "choices.0.logprobs.token_logprobs")));
@@ -522,7 +523,7 @@ static void test_keys(void **state)
 
 static void test_unix(void **state)
 {
-    char path[] = "/tmp/octet-unix-XXXXXX", options[100];
+    char path[] = "/tmp/octet-unix-XXXXXX", options[200];
     (void)state;
     assert_non_null(mkdtemp(path));
     struct sockaddr_un to = {.sun_family = AF_UNIX};
