@@ -106,7 +106,7 @@ static inline rig_server rig_server_spawn(char *const *argv)
         _exit(127);
     }
     close(fd);
-    char *at = rig_await(&s, "listening at ", 120);
+    char *at = rig_await(&s, "listening at ", 250);
     char *colon = at && strncmp(at, "http", 4) == 0 ? strrchr(strtok(at, "\n"), ':') : NULL;
     s.port = colon ? atoi(colon + 1) : 0;
     free(at);
@@ -125,8 +125,10 @@ static inline rig_server rig_server_start_as(const char *octet, const char *mode
                                          "--port",
                                          "0",
                                          "-t",
-                                         "2"};
-    int n = 8;
+                                         "2",
+                                         "--timeout",
+                                         "300"};
+    int n = 10;
     snprintf(words, sizeof words, "%s", more);
     for (char *w = strtok(words, " "); w && n < RIG_ARGS - 1; w = strtok(NULL, " "))
         argv[n++] = w;
@@ -140,7 +142,7 @@ static inline int rig_server_end(rig_server *s, int sig)
     int status = 0;
     if (sig)
         kill(s->pid, sig);
-    double end = rig_now() + 30;
+    double end = rig_now() + 150;
     pid_t got;
     while ((got = waitpid(s->pid, &status, WNOHANG)) == 0 && rig_now() < end)
         rig_sleep(0.005);
@@ -159,7 +161,7 @@ static inline int rig_server_end(rig_server *s, int sig)
 static inline int rig_connect(int port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    struct timeval slow = {.tv_sec = 60};
+    struct timeval slow = {.tv_sec = 250};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     RIG_CHECK(fd >= 0, "socket");
@@ -392,7 +394,7 @@ static inline bool rig_metric_becomes(int port, const char *name, double value, 
 
 static inline bool rig_ready(int port)
 {
-    return rig_metric_becomes(port, "ready", 1, 60);
+    return rig_metric_becomes(port, "ready", 1, 250);
 }
 
 #endif

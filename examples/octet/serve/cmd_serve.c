@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <octet/machine.h>
+#include <octet/forecast.h>
 #include <octet/measure.h>
 
 #include "cli.h"
@@ -17,6 +18,7 @@
 #include "serve_ask.h"
 #include "serve_server.h"
 
+static const uint64_t PACED_BYTES = 1 << 30;
 enum { KEY_MAX = 4096, PARALLEL = 32, QUEUE = 64, PORT = 8080 };
 
 typedef struct serve_state {
@@ -205,6 +207,24 @@ static void say_where(const serve_state *v)
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
+/* What the machine reads and computes, for steps in which a prompt delays no text for much longer
+ * than the weights take to be read. Of a model that may lie in caches nothing is known. */
+static void measure_pace(const serve_state *v, const oct_session *s, const oct_session_params *p,
+                         oct_scheduler_params *out)
+{
+    oct_host host;
+    oct_error ignored = {0}; /* then as where nothing is known */
+    oct_instruction integer;
+    const oct_job *job = oct_ranks_job();
+    const int i = oct_instruction_find(oct_session_isa(s), OCT_PROBE_INT);
+    if (v->step_rows > 0 || oct_model_get_info(v->config.model)->weight_bytes < PACED_BYTES ||
+        !oct_instruction_get(i, &integer) || oct_host_measure(p, &host, &ignored) != OCT_OK)
+        return;
+    const double passes = p->act == OCT_ACT_I16 && integer.passes16 > 0 ? integer.passes16 : 1;
+    out->read_rate = job ? oct_job_pace(job)->read : (host.read.min + host.read.max) / 2;
+    out->op_rate = (host.ops.min + host.ops.max) / 2 / passes;
+}
+
 static void run_engine(serve_state *v, oct_model *m, const oct_session_params *p)
 {
     oct_error err = {0};
@@ -217,6 +237,7 @@ static void run_engine(serve_state *v, oct_model *m, const oct_session_params *p
     oct_scheduler_params params = {.max_running = v->config.n_parallel,
                                    .max_waiting = v->config.n_queue,
                                    .step_rows = v->step_rows};
+    measure_pace(v, session, p, &params);
     oct_serve_engine_run(e, session, &params);
 }
 

@@ -22,6 +22,7 @@
 /* BACKLOG: connections that the system keeps for us; EXTRA: beyond connections_max, so that /health
  * answers however many clients there are. */
 enum { BACKLOG = 256, EXTRA = 32, HEADERS_MAX = 32 << 10, PIPELINED_MAX = 64 << 10 };
+enum { SEND_BUFFER = 64 << 10 }; /* of the system, for a connection: it would take megabytes */
 static const size_t IN_MAX = 64 << 20; /* unread bytes of all connections */
 static const double IDLE_SECONDS = 75, TICK = 0.1;
 
@@ -379,6 +380,9 @@ static oct_status listen_at(oct_serve_server *s, const struct sockaddr *at, sock
         BACKLOG, at, (int)n);
     if (!s->listener)
         return oct_fail(err, OCT_ERR_IO, "cannot listen at %s: %s", what, strerror(errno));
+    const int bytes = SEND_BUFFER; /* connections inherit it; without, slow readers cost more */
+    (void)setsockopt(evconnlistener_get_fd(s->listener), SOL_SOCKET, SO_SNDBUF, &bytes,
+                     sizeof bytes);
     if (!evhttp_bind_listener(s->http, s->listener)) {
         evconnlistener_free(s->listener);
         s->listener = NULL;
