@@ -195,7 +195,7 @@ static oct_status check_map(const bytes *map, const char *whose, oct_error *err)
         n < 4 ? 0 : b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     if (n < 4 || trie_bytes > n - 4 || trie_bytes % 4 || trie_bytes / 4 < LABELS)
         return oct_fail(err, OCT_ERR_FORMAT,
-                        "not a SentencePiece model: the character map of its %s (%zu bytes) is cut "
+                        "tokenizer: the character map of its %s (%zu bytes) is cut "
                         "off or no map: its trie has %u bytes",
                         whose, n, trie_bytes);
     trie t = {.unit = b + 4,
@@ -214,15 +214,15 @@ static oct_status check_map(const bytes *map, const char *whose, oct_error *err)
     free(t.prefixes);
     if (!wrong)
         return OCT_OK;
-    return oct_fail(err, OCT_ERR_FORMAT,
-                    "not a SentencePiece model: the character map of its %s %s", whose, wrong);
+    return oct_fail(err, OCT_ERR_FORMAT, "tokenizer: the character map of its %s %s", whose, wrong);
 }
 
 /* ---- the model ------------------------------------------------------------------------------ */
 
 static oct_status broken(const uint8_t *start, const uint8_t *at, oct_error *err)
 {
-    return oct_fail(err, OCT_ERR_FORMAT, "not a SentencePiece model: no protobuf field at byte %zu",
+    return oct_fail(err, OCT_ERR_FORMAT,
+                    "tokenizer: not a SentencePiece model: no protobuf field at byte %zu",
                     (size_t)(at - start));
 }
 
