@@ -144,24 +144,27 @@ static oct_status list_folder(oct_hub *h, oct_error *err)
     return s;
 }
 
-/* The index's whole text, malloc'd and ended by 0; *text NULL: there is no index. */
+/* The index's whole text, malloc'd; *text NULL: there is no index. */
 static oct_status read_index(const char *path, char **text, size_t *n, oct_error *err)
 {
+    struct stat st;
     *text = NULL;
     FILE *f = fopen(path, "rbe");
     if (!f)
         return errno == ENOENT ? OCT_OK
                                : oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
     oct_status s = OCT_OK;
-    *text = malloc(MAX_INDEX + 1);
-    *n = *text ? fread(*text, 1, MAX_INDEX + 1, f) : 0;
-    if (!*text)
-        s = no_memory(err);
-    else if (ferror(f))
+    if (fstat(fileno(f), &st) != 0)
         s = oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (*n > MAX_INDEX)
-        s = oct_fail(err, OCT_ERR_FORMAT, "%s: larger than %d bytes; no index is", path, MAX_INDEX);
-    else if (!oct_json_is_tame(*text, *n, INDEX_DEPTH, MAX_INDEX_VALUES))
+    else if (!S_ISREG(st.st_mode) || st.st_size > MAX_INDEX)
+        s = oct_fail(err, OCT_ERR_FORMAT, "%s: expected a file of at most %d bytes", path,
+                     MAX_INDEX);
+    else if (!(*text = malloc((size_t)st.st_size + 1)))
+        s = no_memory(err);
+    *n = *text ? fread(*text, 1, (size_t)st.st_size, f) : 0;
+    if (s == OCT_OK && ferror(f))
+        s = oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (s == OCT_OK && !oct_json_is_tame(*text, *n, INDEX_DEPTH, MAX_INDEX_VALUES))
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: nests deeper than %d or has more than %d entries",
                      path, INDEX_DEPTH, MAX_INDEX_VALUES);
     fclose(f);

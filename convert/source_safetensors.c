@@ -20,7 +20,8 @@ enum {
     MAX_RANK = 2,
     MAX_EXPERTS = OCT_WEIGHT_MAX_EXPERTS,
     NAME = 120,
-    COMPARED = 16 << 10 /* bytes of the head that are compared at once */
+    COMPARED = 16 << 10, /* bytes of the head that are compared at once */
+    MAX_PROBLEMS = 1000  /* lines; a file that tells of thousands of layers has no more to say */
 };
 
 /* Sizes by letter, as dim_letters below. */
@@ -222,7 +223,7 @@ static oct_status take_all(st *x, oct_lines *problems, oct_error *err)
     if (!x->matrix || !x->entry)
         return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
     int64_t used = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && problems->n < MAX_PROBLEMS; i++) {
         matrix *m = &x->matrix[i];
         const bool in_layer = i < n_layers * OCT_ROLE_EMBEDDING;
         m->role = in_layer ? (oct_role)(i % OCT_ROLE_EMBEDDING)
@@ -244,8 +245,8 @@ static oct_status take_all(st *x, oct_lines *problems, oct_error *err)
     return OCT_OK;
 }
 
-/* Tensors that no role has, such as tables of rotations. */
-static void tell_surplus(const st *x, oct_lines *warnings)
+/* Tensors that no role has, such as tables of rotations; and what has lost bits before. */
+static void tell_oddities(const st *x, oct_lines *warnings)
 {
     int64_t used =
         (int64_t)x->shape.n_layers * (3 * x->shape.dim[OCT_CKPT_EXPERTS] + OCT_ROLE_EMBEDDING - 3) +
@@ -253,6 +254,12 @@ static void tell_surplus(const st *x, oct_lines *warnings)
     if (x->hub->n_entries > used)
         oct_lines_add(warnings, "%s: %" PRId64 " tensors are none of Grok-1's; they are ignored",
                       x->hub->dir, x->hub->n_entries - used);
+    if (x->matrix[OCT_ROLE_ROUTER].of[0]->tensor->dtype == OCT_ST_BF16)
+        oct_lines_add(
+            warnings,
+            "%s: norms and routers are bf16; where they were f32, as in xAI's release, they "
+            "have been rounded",
+            x->hub->dir);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -356,7 +363,7 @@ static oct_status fill(st *x, const oct_source_params *p, const oct_folders *whe
     s->n_files = x->hub->n_shards;
     for (int64_t i = 0; i < x->hub->n_shards; i++)
         s->n_bytes += x->hub->shard[i].n;
-    tell_surplus(x, p->warnings);
+    tell_oddities(x, p->warnings);
     OCT_TRY(place_scales(x, err));
     return take_tokenizer(x, p, where, err);
 }

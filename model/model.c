@@ -143,7 +143,7 @@ static oct_status open_tokenizer(oct_model *m, oct_error *err)
         return oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is not a row of bytes",
                         oct_gguf_path(m->file), t->name);
     oct_error e = {0};
-    oct_status s = oct_spm_new(t->data, t->bytes, &m->tokenizer, &e);
+    const oct_status s = oct_spm_new(t->data, t->bytes, &m->tokenizer, &e);
     if (s != OCT_OK)
         return oct_fail(err, s, "%s: %s", oct_gguf_path(m->file), e.text);
     if (oct_spm_size(m->tokenizer) > m->config.n_vocab)

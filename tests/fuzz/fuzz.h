@@ -13,12 +13,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 /* What must hold whatever the input is. */
-#define FUZZ_CHECK(x)                                                             \
-    do {                                                                          \
-        if (!(x)) {                                                               \
+#define FUZZ_CHECK(x)                                                              \
+    do {                                                                           \
+        if (!(x)) {                                                                \
             fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #x); \
-            abort();                                                              \
-        }                                                                         \
+            abort();                                                               \
+        }                                                                          \
     } while (0)
 
 #endif

@@ -1,8 +1,10 @@
 /* fuzz_main.c: runs a fuzz target without libFuzzer: fuzz_NAME [-n MUTATIONS] [-s SEED] FILE|FOLDER ...
- * Every file is an input; with -n so many mutations of these are too. The last input of a crash is
- * kept in fuzz_NAME.last if mutations are run. */
+ * Every file is an input; with -n so many mutations of these are too. The input of a
+ * crash is kept in fuzz_NAME.last. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +12,7 @@
 
 #include "fuzz.h"
 
-enum { MAX_INPUT = 1 << 20, MAX_FILES = 4096, MAX_CHANGES = 8 };
+enum { MAX_BYTES = 1 << 20, MAX_FILES = 4096, MAX_CHANGES = 8 };
 
 typedef struct input {
     uint8_t *data;
@@ -38,8 +40,8 @@ static void add_file(const char *path)
         exit(1);
     }
     input *i = &inputs[n_inputs++];
-    i->data = malloc(MAX_INPUT);
-    i->n = i->data ? fread(i->data, 1, MAX_INPUT, f) : 0;
+    i->data = malloc(MAX_BYTES);
+    i->n = i->data ? fread(i->data, 1, MAX_BYTES, f) : 0;
     fclose(f);
 }
 
@@ -79,7 +81,7 @@ static void mutate(input *x)
             break;
         case 4: /* in */
             n = n < other->n - from ? n : other->n - from;
-            if (x->n + n > MAX_INPUT)
+            if (x->n + n > MAX_BYTES)
                 break;
             memmove(x->data + at + n, x->data + at, x->n - at);
             memcpy(x->data + at, other->data + from, n);
@@ -90,15 +92,24 @@ static void mutate(input *x)
     }
 }
 
-static void keep(const char *program, const input *x)
+static char kept[4096];
+static input current;
+
+/* On the way down: keeps what was run. */
+static void fall(int sig)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s.last", program);
-    FILE *f = fopen(path, "wb");
-    if (f) {
-        fwrite(x->data, 1, x->n, f);
-        fclose(f);
-    }
+    const int fd = open(kept, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd >= 0 && write(fd, current.data, current.n) == (ssize_t)current.n)
+        close(fd);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static void run(const uint8_t *data, size_t n)
+{
+    memmove(current.data, data, n);
+    current.n = n;
+    (void)LLVMFuzzerTestOneInput(current.data, n);
 }
 
 int main(int argc, char **argv)
@@ -116,19 +127,26 @@ int main(int argc, char **argv)
         fprintf(stderr, "fuzz: no inputs\n");
         return 1;
     }
+    static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    input x = {malloc(MAX_BYTES), 0};
+    current.data = malloc(MAX_BYTES);
+    if (!x.data || !current.data)
+        return 1;
+    snprintf(kept, sizeof kept, "%s.last", argv[0]);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        signal(signals[i], fall);
     for (int i = 0; i < n_inputs; i++)
-        (void)LLVMFuzzerTestOneInput(inputs[i].data, inputs[i].n);
-    input x = {malloc(MAX_INPUT), 0};
-    for (uint64_t k = 0; x.data && k < mutations; k++) {
+        run(inputs[i].data, inputs[i].n);
+    for (uint64_t k = 0; k < mutations; k++) {
         const input *from = &inputs[draw() % (uint64_t)n_inputs];
         memcpy(x.data, from->data, from->n);
         x.n = from->n;
         mutate(&x);
-        keep(argv[0], &x);
-        (void)LLVMFuzzerTestOneInput(x.data, x.n);
+        run(x.data, x.n);
     }
     printf("%d seeds, %" PRIu64 " mutations\n", n_inputs, mutations);
     free(x.data);
+    free(current.data);
     for (int i = 0; i < n_inputs; i++)
         free(inputs[i].data);
     return 0;
