@@ -4,7 +4,7 @@
 #include <octet/scheduler.h>
 
 #include "commands.h"
-#include "plan.h"
+#include "plan_job.h"
 
 static int parse(oct_plan_job *j, int argc, char **argv, int *first)
 {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan.h"
+#include "plan_job.h"
 
 enum { FILE_BYTES_MAX = 1 << 20 };
 
@@ -131,7 +131,7 @@ static oct_status read_hosts(oct_plan_job *j, oct_error *err)
     return s;
 }
 
-/* ---- hosts as this one ------------------------------------------------------------------------ */
+/* ---- hosts as this one ----------------------------------------------------------------------- */
 
 static oct_status this_host(oct_plan_job *j, oct_error *err)
 {

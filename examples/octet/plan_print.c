@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan.h"
+#include "plan_job.h"
 
 static const char *const kv_names[] = {"f16", "bf16", "f32"}, *const act_names[] = {"i16", "i8"};
 
