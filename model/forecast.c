@@ -1,9 +1,11 @@
 #include "forecast.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "comm.h"
+#include "cuda.h"
 #include "kernels.h"
 #include "model_impl.h"
 #include "probe.h"
@@ -13,6 +15,8 @@
  * FMA peak in attention. */
 static const oct_bounds STEP_SHARE = {0.84, 1.0}, PROMPT_SHARE = {0.7, 0.95};
 static const double ATTENTION_SHARE = 0.84;
+
+enum { CARD_SMS = 64 }; /* decides buffers of some MiB only */
 
 oct_bounds oct_forecast_step_share(void)
 {
@@ -31,10 +35,10 @@ typedef struct attempt {
     oct_shard_layout layout;
     oct_bounds read, ops; /* of the slowest host */
     double flops;
-    double lacking;   /* bytes, of all hosts together */
-    double carded;    /* bytes of weights that a step does not read from the host any more */
-    double kv_carded; /* share of keys and values on the card */
-    double passes;    /* integer instructions for each weight and row */
+    double lacking; /* bytes, of all hosts together */
+    double passes;  /* integer instructions for each weight and row */
+    /* On the card: shares of keys and values and of experts; bytes of what every token reads. */
+    double kv_carded, experts_carded, common_carded;
 } attempt;
 
 static uint64_t add(uint64_t a, uint64_t b)
@@ -42,30 +46,32 @@ static uint64_t add(uint64_t a, uint64_t b)
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-static uint64_t part_of(uint64_t n, double share)
-{
-    return (uint64_t)((double)n * share);
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Moves to the card what it has room for: as many layers' attention as it can hold with their keys
- * and values, then the head. */
+/* The card as the engine would find it. */
+static oct_gpus gpus_of(const oct_card *card)
+{
+    oct_gpus g = {.n = 1};
+    oct_gpu *one = &g.gpu[0];
+    snprintf(one->name, sizeof one->name, "card");
+    one->n_sms = CARD_SMS;
+    one->total = one->free = card->memory;
+    one->budget = oct_gpu_budget(one);
+    return g;
+}
+
+/* What a step does not read from the host any more. */
 static void use_card(attempt *a, const oct_shard *shard, oct_forecast_rank *r)
 {
-    const oct_grok_config *c = &a->m->config;
-    const oct_grok_bytes b = oct_grok_weight_bytes(c, &a->m->layouts, shard);
-    const double all = (double)b.attention + (double)r->need.kv, room = (double)a->p->card->memory;
-    const double layers = (double)c->n_layers;
-    const double share = room >= all ? 1 : floor(room / all * layers) / layers;
-    uint64_t weights = part_of(b.attention, share), kv = part_of(r->need.kv, share);
-    if (share >= 1 && (double)(weights + kv + b.head) <= room)
-        weights += b.head;
-    r->on_card = weights + kv;
-    r->need.weights -= weights;
-    r->need.kv -= kv;
-    a->carded = (double)weights;
-    a->kv_carded = share;
+    const oct_grok_bytes b = oct_grok_weight_bytes(&a->m->config, &a->m->layouts, shard);
+    const double layers = (double)a->m->config.n_layers;
+    for (int i = 0; i < r->need.n_gpus; i++) {
+        const oct_gpu_share *s = &r->need.gpu[i];
+        r->on_card += s->weights + s->kv + s->buffers;
+        a->kv_carded = (double)s->attention / layers;
+        a->experts_carded = (double)s->experts / layers;
+        a->common_carded = a->kv_carded * (double)b.attention + (s->head ? (double)b.head : 0);
+    }
 }
 
 static oct_status rank_needs(attempt *a, int rank, oct_forecast_rank *r, oct_error *err)
@@ -73,8 +79,10 @@ static oct_status rank_needs(attempt *a, int rank, oct_forecast_rank *r, oct_err
     const oct_forecast_params *p = a->p;
     const oct_grok_config *c = &a->m->config;
     oct_comm comm = {.rank = rank, .size = p->n_hosts}; /* that nobody talks through */
+    const oct_gpus gpus = p->card ? gpus_of(p->card) : (oct_gpus){0};
     oct_session_params sp = p->session;
     oct_shard shard;
+    sp.gpus = p->card ? &gpus : NULL;
     sp.comm = p->n_hosts > 1 ? &comm : NULL;
     sp.machine = p->hosts[rank].machine;
     sp.shard = a->layout;
@@ -112,6 +120,7 @@ static void find_rates(attempt *a)
 typedef struct work {
     double bytes, kv_bytes, card_bytes; /* bytes: without keys and values */
     double ops, flops;                  /* products with weights; attention */
+    double card_ops;                    /* the part of ops that the card has */
     double exchange;
     bool reads; /* reading, not arithmetic, is what its products wait for */
 } work;
@@ -133,20 +142,25 @@ static const char *count(const attempt *a, int64_t rows, bool prompt, double dep
         oct_predict_step(a->m, a->layout, a->p->n_hosts, &shape, &a->p->network, &cost);
     if (wrong)
         return wrong;
-    *w = (work){.bytes = cost.bytes - a->carded,
+    const double moved = a->common_carded + a->experts_carded * cost.expert_bytes;
+    *w = (work){.bytes = cost.bytes - moved,
                 .kv_bytes = kv * held * (1 - a->kv_carded),
-                .card_bytes = a->carded + kv * held * a->kv_carded,
+                .card_bytes = moved + kv * held * a->kv_carded,
                 .ops = oct_predict_ops(a->m, n, (double)shape.n_out) / ranks * a->passes,
                 .flops = 4.0 * (double)(c->n_layers * c->n_q_heads * c->head_dim) * seen *
                          (1 - a->kv_carded) / (whole ? 1 : ranks),
                 .exchange = cost.exchange};
+    w->card_ops = w->ops * moved / cost.bytes;
     return NULL;
 }
 
-/* Seconds at some rates; a rate of 0 is unknown and counts as no time. */
-static double seconds_of(const attempt *a, work *w, double read, double ops, double share)
+/* Seconds at some rates; a rate of 0 is unknown and counts as no time. The card's products take
+ * none, or as long as the host would need for them. */
+static double seconds_of(const attempt *a, work *w, double read, double ops, double share,
+                         bool fast_card)
 {
-    const double reading = w->bytes / read, products = ops > 0 ? w->ops / ops : 0;
+    const double reading = w->bytes / read;
+    const double products = ops > 0 ? (w->ops - (fast_card ? w->card_ops : 0)) / ops : 0;
     const double attention =
         a->flops > 0 ? w->flops / (a->flops * ATTENTION_SHARE) : w->kv_bytes / read;
     const double card = a->p->card ? w->card_bytes / a->p->card->read : 0;
@@ -161,8 +175,8 @@ static void add_work(const attempt *a, work *w, const oct_bounds *share, oct_for
 {
     if (!(a->read.max > 0))
         return;
-    t->seconds.min += seconds_of(a, w, a->read.max, a->ops.max, share->max);
-    double most = seconds_of(a, w, a->read.min, a->ops.min, share->min);
+    t->seconds.min += seconds_of(a, w, a->read.max, a->ops.max, share->max, true);
+    double most = seconds_of(a, w, a->read.min, a->ops.min, share->min, false);
     t->seconds.max += most;
     parts[OCT_LIMIT_EXCHANGE] += w->exchange;
     parts[w->reads ? OCT_LIMIT_READ : OCT_LIMIT_OPS] += most - w->exchange;

@@ -31,10 +31,9 @@ typedef struct oct_host {
 OCT_API OCT_MUST_CHECK oct_status oct_host_measure(const oct_session_params *p, oct_host *out,
                                                    oct_error *err);
 
-/* A card beside each host's processor. It gets, as far as they have room on it, what every token
- * needs: attention with its keys and values, then the head. */
+/* A GPU beside each host's processor, which is given what sessions give it (gpu.h). */
 typedef struct oct_card {
-    uint64_t memory; /* bytes free for a session */
+    uint64_t memory; /* bytes, all of them: some are left to others */
     double read;     /* bytes per second from its memory */
 } oct_card;
 

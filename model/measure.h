@@ -110,9 +110,10 @@ typedef struct oct_step_shape {
 } oct_step_shape;
 
 typedef struct oct_step_cost {
-    double bytes;    /* read from memory by the rank that reads most */
-    double rounds;   /* of messages, each waiting for the one before */
-    double exchange; /* seconds */
+    double bytes;        /* read from memory by the rank that reads most */
+    double expert_bytes; /* the part of it that are experts */
+    double rounds;       /* of messages, each waiting for the one before */
+    double exchange;     /* seconds */
 } oct_step_cost;
 
 /* Routing is taken as uniform. Where reading is what limits, its seconds are bytes / (bytes per

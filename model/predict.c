@@ -45,14 +45,15 @@ static double experts_read(const oct_grok_config *c, const oct_shard *s, double 
     return part > 0 ? less + part * (fullest_node(s->size, each, whole + 1) - less) : less;
 }
 
-static double bytes_read(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
-                         double rows, double depth, int64_t kv_elem)
+static void add_bytes(const oct_grok_config *c, const oct_grok_layouts *l, const oct_shard *s,
+                      const oct_step_shape *step, oct_step_cost *k)
 {
     const oct_grok_bytes weights = oct_grok_weight_bytes(c, l, s);
     double attn = (double)oct_shard_n_slices(s, OCT_SHARD_OF_ATTENTION) / (double)c->n_slices;
-    double kv = 2.0 * depth * (double)(kv_elem * c->n_kv_heads * c->head_dim) * attn;
-    return (double)weights.common + experts_read(c, s, rows) * (double)weights.expert +
-           (double)c->n_layers * kv;
+    double kv = 2.0 * step->positions * attn *
+                (double)(oct_kv_elem_bytes(step->kv) * c->n_kv_heads * c->head_dim);
+    k->expert_bytes = experts_read(c, s, (double)step->n_rows) * (double)weights.expert;
+    k->bytes = (double)weights.common + k->expert_bytes + (double)c->n_layers * kv;
 }
 
 /* Gathering, broadcast. */
@@ -99,8 +100,8 @@ const char *oct_predict_step(const oct_model *m, oct_shard_layout layout, int n_
         oct_shard_make(layout, 0, n_ranks, m->config.n_slices, m->config.n_experts, &s);
     if (wrong)
         return wrong;
-    *out = (oct_step_cost){.bytes = bytes_read(&m->config, &m->layouts, &s, (double)step->n_rows,
-                                               step->positions, oct_kv_elem_bytes(step->kv))};
+    *out = (oct_step_cost){0};
+    add_bytes(&m->config, &m->layouts, &s, step, out);
     return n_ranks == 1 || add_messages(m, &s, step->n_rows, step->n_out, net, out) == OCT_OK
                ? NULL
                : "out of memory";

@@ -149,7 +149,8 @@ int oct_cli_out_end(void);
 /* ---- input, numbers -------------------------------------------------------------------------- */
 
 /* A whole file of text, or stdin for "-", without a byte order mark. *text is malloc'd and
- * NUL-terminated, *n without the NUL. Refuses directories and more than max_bytes. Interrupted by the cancel flag. */
+ * NUL-terminated, *n without the NUL. Refuses directories and more than max_bytes. Interrupted by
+ * the cancel flag. */
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
 uint64_t oct_cli_random(void);

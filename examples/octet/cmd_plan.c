@@ -4,7 +4,7 @@
 #include <octet/scheduler.h>
 
 #include "commands.h"
-#include "plan.h"
+#include "plan_job.h"
 
 static int parse(oct_plan_job *j, int argc, char **argv, int *first)
 {
@@ -25,8 +25,8 @@ static int parse(oct_plan_job *j, int argc, char **argv, int *first)
         OCT_ROW_REAL(0, "ops", &j->ops, 0.001, 1e6, "TOPS",
                      "of its integer instruction, see `octet bench` [the same]"),
         OCT_ROW_TEXT(0, "gpu", &j->gpu, "SIZE,GBS",
-                     "a card beside each host: its free memory, and GB/s from it; it\n"
-                     "gets attention with keys and values, then the head"),
+                     "a GPU beside each host: its memory, and GB/s from it; what it\n"
+                     "is given is what `octet run --gpu` gives it"),
         OCT_CLI_CTX_ROW(j->session, "positions of each sequence [the model's context]"),
         OCT_ROW_INT('b', "batch", &j->n_seqs, 1, 4096, "N", "sequences at once [1]"),
         OCT_ROW_INT('p', "prompt", &j->n_prompt, 1, 2147483647, "N",

@@ -1,5 +1,5 @@
-/* line_source.h: where the lines of a conversation come from: edited on a terminal, with history and
- * with what is pasted as one message; plain lines otherwise. */
+/* line_source.h: where the lines of a conversation come from: edited on a terminal, with history
+ * and with what is pasted as one message; plain lines otherwise. */
 #ifndef OCT_LINE_SOURCE_H
 #define OCT_LINE_SOURCE_H
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan.h"
+#include "plan_job.h"
 
 enum { FILE_BYTES_MAX = 1 << 20 };
 
@@ -131,7 +131,7 @@ static oct_status read_hosts(oct_plan_job *j, oct_error *err)
     return s;
 }
 
-/* ---- hosts as this one ------------------------------------------------------------------------ */
+/* ---- hosts as this one ----------------------------------------------------------------------- */
 
 static oct_status this_host(oct_plan_job *j, oct_error *err)
 {
@@ -153,13 +153,8 @@ static oct_status this_host(oct_plan_job *j, oct_error *err)
 }
 
 /* What --memory, --read and --ops say of every host. */
-static bool override(oct_plan_job *j)
+static void override(oct_plan_job *j, uint64_t memory)
 {
-    uint64_t memory = 0;
-    if (j->memory && (!oct_plan_size(j->memory, &memory) || memory == 0)) {
-        oct_cli_error("plan: --memory '%s', expected a size such as 384GiB", j->memory);
-        return false;
-    }
     for (int i = 0; i < j->n_hosts; i++) {
         oct_host *h = &j->host[i];
         h->memory = memory ? memory : h->memory;
@@ -168,7 +163,15 @@ static bool override(oct_plan_job *j)
         if (j->ops > 0)
             h->ops = (oct_bounds){j->ops * 1e12, j->ops * 1e12};
     }
-    return true;
+}
+
+static bool parse_memory(const oct_plan_job *j, uint64_t *memory)
+{
+    *memory = 0;
+    if (!j->memory || (oct_plan_size(j->memory, memory) && *memory > 0))
+        return true;
+    oct_cli_error("plan: --memory '%s', expected a size such as 384GiB", j->memory);
+    return false;
 }
 
 /* 10 GbE unless something is said; --nodes says it for hosts that are all alike. */
@@ -220,7 +223,8 @@ int oct_plan_hosts(oct_plan_job *j)
         oct_cli_error("plan: --hosts names the hosts and --nodes counts them: one of the two");
         return OCT_EXIT_USAGE;
     }
-    if (!parse_network(j) || !parse_card(j))
+    uint64_t memory;
+    if (!parse_network(j) || !parse_card(j) || !parse_memory(j, &memory))
         return OCT_EXIT_USAGE;
     if (j->hosts_file) {
         j->n_hosts = 0;
@@ -231,7 +235,8 @@ int oct_plan_hosts(oct_plan_job *j)
     if (s != OCT_OK)
         return s == OCT_ERR_ARG ? (oct_cli_error("%s", err.text), OCT_EXIT_USAGE)
                                 : oct_cli_fail(&err);
-    return override(j) ? -1 : OCT_EXIT_USAGE;
+    override(j, memory);
+    return -1;
 }
 
 void oct_plan_hosts_free(oct_plan_job *j)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan.h"
+#include "plan_job.h"
 
 static const char *const kv_names[] = {"f16", "bf16", "f32"}, *const act_names[] = {"i16", "i8"};
 
@@ -84,6 +84,16 @@ static void print_model(const oct_plan_job *j)
         oct_cli_outf("disk      the model file: %s\n", decimal(o->file_bytes, b));
 }
 
+static void print_card(const oct_plan_job *j, const oct_session_need *need)
+{
+    oct_gpus card = {.n = 1, .gpu = {{.name = "as given", .free = j->card.memory}}};
+    char line[OCT_GPU_LINE];
+    if (need->n_gpus == 0)
+        oct_cli_outf("  the card is too small for anything\n");
+    else
+        oct_cli_outf("  %s\n", oct_gpu_share_text(&card, &need->gpu[0], line));
+}
+
 static void print_memory(const oct_plan_job *j)
 {
     const oct_session_params *p = &j->params;
@@ -109,8 +119,7 @@ static void print_memory(const oct_plan_job *j)
             oct_cli_outf(": %s too little", oct_memory_text(r->total - j->host[i].memory, f));
         oct_cli_outf("\n");
         if (j->gpu)
-            oct_cli_outf("%-16s %11s of %s on the card\n", "", oct_memory_text(r->on_card, a),
-                         oct_memory_text(j->card.memory, b));
+            print_card(j, &r->need);
     }
 }
 

@@ -1,6 +1,6 @@
-/* plan.h: what the files of `octet plan` share. */
-#ifndef OCT_PLAN_COMMAND_H
-#define OCT_PLAN_COMMAND_H
+/* plan_job.h: what the files of `octet plan` share. */
+#ifndef OCT_PLAN_JOB_H
+#define OCT_PLAN_JOB_H
 
 #include <octet/convert.h>
 #include <octet/forecast.h>
