@@ -250,7 +250,7 @@ static oct_status slice_model(slicer *s, const oct_model *m, oct_slice_report *r
 
 oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report, oct_error *err)
 {
-    slicer s = {.p = p, .out = {.fd = -1}};
+    slicer s = {.p = p, .out = {.fd = -1, .from = p->model}};
     oct_model *m;
     *report = (oct_slice_report){0};
     OCT_TRY(oct_model_open(p->model, &m, err));
