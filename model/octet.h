@@ -79,7 +79,8 @@ OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NU
 
 /* Unmaps what other ranks than `rank` of `size` compute. This process maps and can touch its own
  * part only; what needs more is refused from now on. There may be sessions and placements of this
- * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model; OCT_ERR_UNSUPPORTED:
+ * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model, or there are such
+ * sessions; OCT_ERR_UNSUPPORTED:
  * the model holds, or keeps, another part. One thread, with no other using the model. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);

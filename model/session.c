@@ -170,6 +170,8 @@ oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p, c
         return status;
     }
     s->ready = true;
+    s->uses = true;
+    oct_model_use(m, &s->p.shard);
     *out = s;
     return OCT_OK;
 }
@@ -191,6 +193,8 @@ void oct_session_abandon(oct_session *s)
 {
     if (!s)
         return;
+    if (s->uses)
+        oct_model_unuse(s->model);
     for (int i = 0; i < s->p.plan.n_places; i++) {
         oct_backend *b = s->runner.backend[i];
         if (b && !b->kind->host && s->kv[i].data)
