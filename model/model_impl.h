@@ -67,6 +67,11 @@ const void *oct_placement_at(const void *placement, const void *p);
 OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard,
                                           oct_error *err);
 
+/* See oct_verify: everything that the file holds, against its checksums. */
+OCT_MUST_CHECK oct_status oct_file_verify(const oct_gguf *g,
+                                          void (*progress)(void *ctx, uint64_t done), void *ctx,
+                                          const volatile int *cancel, oct_error *err);
+
 /* Bytes of an element of the KV cache. */
 static inline int64_t oct_kv_elem_bytes(oct_kv_type kv)
 {
