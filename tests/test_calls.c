@@ -387,12 +387,7 @@ static void text(world *w)
         (void)oct_model_get_key(w->model[m], number(0, 20), &key);
         break;
     }
-    default: {
-        oct_token_cost cost;
-        const oct_network net = {(double)real(), (double)real()};
-        (void)oct_predict_token(w->model[m], (oct_shard_layout)number(0, 3), (int)number(1, 8),
-                                (double)number(0, 100), (oct_kv_type)number(0, 2), &net, &cost);
-    }
+    default: (void)oct_model_get_info(w->model[m]);
     }
     free(ids);
     free(out);
