@@ -241,7 +241,8 @@ OCT_API void oct_outline_close(oct_outline *o); /* a zeroed one is fine */
 typedef struct oct_output {
     char *path, *temp; /* temp: NULL while there is no temporary file */
     int fd;
-} oct_output; /* start with {.fd = -1} */
+    const char *from; /* the file that what is written is mapped from, for messages; may be NULL */
+} oct_output;         /* start with {.fd = -1} */
 
 /* Whether path can become a new file: it does not exist, or is a regular file, none of the n inputs
  * (paths; those that do not exist are passed over), and none of this process's standard streams. */

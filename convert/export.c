@@ -559,7 +559,7 @@ static oct_status export_model(exporter *x)
 
 oct_status oct_export_q8_0(const oct_export_params *p, oct_export_report *report, oct_error *err)
 {
-    exporter x = {.params = p, .report = report, .err = err, .out = {.fd = -1}};
+    exporter x = {.params = p, .report = report, .err = err, .out = {.fd = -1, .from = p->model}};
     oct_model *model;
 
     *report = (oct_export_report){0};

@@ -307,14 +307,14 @@ oct_status oct_output_write(const oct_output *o, const void *data, size_t n, uin
         ssize_t k = pwrite(o->fd, p, n, (off_t)at);
         if (k < 0 && errno == EINTR)
             continue;
+        if (k < 0 && errno == EFAULT)
+            return oct_fail(err, OCT_ERR_IO,
+                            "%s: cannot be read any more: it has become shorter, or its disk fails",
+                            o->from ? o->from : "what is to be written");
         if (k <= 0)
             return oct_fail(err, OCT_ERR_IO, "%s: writing %zu bytes at %llu: %s", o->temp, n,
                             (unsigned long long)at,
-                            k == 0 ? "nothing was written"
-                            : errno == EFAULT
-                                ? "what is to be written cannot be read: its file has "
-                                  "become shorter, or its disk fails"
-                                : strerror(errno));
+                            k < 0 ? strerror(errno) : "nothing was written");
         p += k;
         n -= (size_t)k;
         at += (uint64_t)k;

@@ -35,6 +35,7 @@ struct oct_team {
     gate barrier;                     /* word: barriers passed */
     _Alignas(64) _Atomic int waiting; /* threads at the current barrier */
     int n_threads, n_started;
+    pid_t process; /* that has the threads */
     _Atomic int quit;
     oct_team_fn *fn;
     void *ctx;
@@ -183,6 +184,7 @@ oct_status oct_team_new(int n_threads, const cpu_set_t *cpus, oct_team **out, oc
     memset(t, 0, sizeof *t);
     t->n_threads = n_threads;
     t->n_started = 1;
+    t->process = getpid();
     t->thread = ids;
     t->waited = aligned_alloc(64, (size_t)n_threads * sizeof *t->waited);
     if (t->waited)
@@ -217,7 +219,7 @@ void oct_team_free(oct_team *t)
         return;
     atomic_store(&t->quit, 1);
     gate_open(&t->start);
-    for (int i = 1; i < t->n_started; i++)
+    for (int i = 1; i < t->n_started && t->process == getpid(); i++)
         pthread_join(t->thread[i], NULL);
     free(t->thread);
     free(t->waited);

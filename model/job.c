@@ -20,6 +20,7 @@ enum { ORDER_OPEN = 1, ORDER_FOLDS, ORDER_END };
 typedef struct order {
     int64_t what;
     int64_t force;             /* OPEN: although the weights do not fit */
+    int64_t check;             /* OPEN: the file's checksums */
     int64_t n_floats, n_folds; /* FOLDS */
     unsigned layouts;          /* OPEN: that may be chosen */
     oct_session_params params; /* pointers are not used */
@@ -441,7 +442,8 @@ oct_status oct_job_session_new(oct_job *j, oct_model *m, const oct_job_session *
                .layouts = j->settled ? 1u << j->layout : how->layouts,
                .force = how->force,
                .params = *p,
-               .gpu = how->gpu};
+               .gpu = how->gpu,
+               .check = how->check};
     *out = NULL;
     OCT_TRY(check_open(j, err));
     OCT_TRY(absolute(how->model, o.path, err));
@@ -558,6 +560,10 @@ static oct_status serve_once(oct_job *j, const order *o, oct_error *err)
     p.gpus = NULL;
     char path[PATH_MAX];
     (void)!oct_model_open(oct_job_path(j, o->path, path, sizeof path), &m, &opened);
+    if (m && o->check && oct_file_verify(m->file, NULL, NULL, NULL, &opened) != OCT_OK) {
+        oct_model_close(m);
+        m = NULL;
+    }
     oct_status status = make_together(j, o, m, &p, &opened, &s, err);
     if (status == OCT_OK) {
         status = oct_session_serve(s, err);

@@ -48,6 +48,8 @@ typedef struct oct_job_session {
     bool force;       /* although the weights do not fit into memory */
     /* Of every rank's machine, whose GPUs its ranks share; params.gpus is not used. */
     oct_gpu_use gpu;
+    bool check; /* the other ranks compare what their files hold with its checksums, see
+                   oct_verify; rank 0 has done so */
 } oct_job_session;
 
 /* Rank 0: all ranks open the model and make their part of a session. They compare builds, model

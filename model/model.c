@@ -216,6 +216,12 @@ oct_status oct_model_open(const char *path, oct_model **out, oct_error *err)
     oct_model *m = calloc(1, sizeof *m);
     if (!m)
         return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
+    m->uses = calloc(1, sizeof *m->uses);
+    if (!m->uses) {
+        free(m);
+        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
+    }
+    pthread_mutex_init(&m->uses->lock, NULL);
     oct_status status = open_all(m, path, err);
     if (status != OCT_OK) {
         oct_model_close(m);
@@ -233,6 +239,8 @@ void oct_model_close(oct_model *m)
     free(m->layers);
     free(m->types);
     oct_gguf_close(m->file);
+    pthread_mutex_destroy(&m->uses->lock);
+    free(m->uses);
     free(m);
 }
 

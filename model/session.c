@@ -1,6 +1,7 @@
 /* session.c: a model with caches, threads and buffers, as a plan says. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cpu_impl.h"
 #include "session_impl.h"
@@ -113,6 +114,7 @@ static oct_status make(const oct_model *m, const oct_session_params *p, const oc
     s->placement = p->placement;
     s->comm = p->comm ? p->comm : oct_comm_local();
     s->cancel = p->cancel;
+    s->process = getpid();
     oct_status status = oct_session_plan_make(m, p, machine, d, NULL, 0, &s->p, err);
     return status == OCT_OK ? carry_out(s, p, machine, d, err) : status;
 }
@@ -168,6 +170,8 @@ oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p, c
         return status;
     }
     s->ready = true;
+    s->uses = true;
+    oct_model_use(m, &s->p.shard);
     *out = s;
     return OCT_OK;
 }
@@ -180,7 +184,7 @@ oct_status oct_session_new(const oct_model *m, const oct_session_params *p, oct_
 
 void oct_session_free(oct_session *s)
 {
-    if (s)
+    if (s && s->process == getpid()) /* else the ranks are another process's */
         oct_eval_end(s);
     oct_session_abandon(s);
 }
@@ -189,6 +193,8 @@ void oct_session_abandon(oct_session *s)
 {
     if (!s)
         return;
+    if (s->uses)
+        oct_model_unuse(s->model);
     for (int i = 0; i < s->p.plan.n_places; i++) {
         oct_backend *b = s->runner.backend[i];
         if (b && !b->kind->host && s->kv[i].data)

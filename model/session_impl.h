@@ -23,6 +23,8 @@ struct oct_session {
     bool ready;                   /* complete: the other ranks await orders */
     int failed;                   /* the place that could not be had while the session was made */
     char gpu_why[OCT_ERROR_TEXT]; /* see oct_session_get_gpus */
+    pid_t process;                /* that made it and has its threads */
+    bool uses;                    /* the model knows of it */
     const volatile int *cancel;
     oct_session_stats stats;
     uint64_t *expert_rows;            /* [n_experts] */

@@ -32,11 +32,13 @@ enum {
     F_FTRUNCATE,
     F_MBIND,
     F_THREAD,
+    F_MAP_SHARED, /* all of them fail, not the Nth */
+    F_MAP_FILE,
     N_NAMES
 };
-static const char *const names[N_NAMES] = {"malloc",    "mmap",   "open",   "read",  "write",
-                                           "pread",     "pwrite", "rename", "fsync", "fallocate",
-                                           "ftruncate", "mbind",  "thread"};
+static const char *const names[N_NAMES] = {
+    "malloc", "mmap",      "open",      "read",  "write",  "pread",      "pwrite",  "rename",
+    "fsync",  "fallocate", "ftruncate", "mbind", "thread", "map-shared", "map-file"};
 
 static _Atomic bool on;
 static int which = -1;
@@ -182,6 +184,11 @@ void *aligned_alloc(size_t align, size_t n)
 
 void *mmap(void *p, size_t n, int prot, int flags, int fd, off_t off)
 {
+    if (on && fd >= 0 && ours(CALLER) &&
+        (which == F_MAP_FILE || (which == F_MAP_SHARED && flags & MAP_SHARED))) {
+        errno = error;
+        return MAP_FAILED;
+    }
     if (fails(F_MMAP, CALLER))
         return MAP_FAILED;
     return (void *)syscall(SYS_mmap, p, n, prot, flags, fd, off);

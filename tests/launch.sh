@@ -66,5 +66,22 @@ if command -v mpirun >/dev/null && [ -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ];
         rm -f part
     done
 fi
+# --check: damage behind a header that agrees is found before the first word, on ranks too.
+cp "$model" m-0.gguf
+cp "$model" m-1.gguf
+printf 'damaged' | dd of=m-1.gguf bs=1 seek=9000000 conv=notrunc status=none
+$octet run -m m-0.gguf -p And -n 2 --check >out 2>err
+check "--check of a whole file" is $? 0
+$octet run -m m-1.gguf -p And -n 2 --check >out 2>err
+check "--check of a damaged file: exit code" is $? 1
+check "--check of a damaged file: message" grep -q '^octet: m-1.gguf: tensor .*damaged' err
+check "--check of a damaged file: no text" is "$(cat out)" ""
+if command -v mpirun >/dev/null && [ -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
+    timeout -k 5 60 mpirun --oversubscribe --bind-to none -n 2 \
+        $octet run -m m-%r.gguf -p And -n 2 --check >out 2>err
+    check "--check on ranks: exit code" test $? != 0
+    check "--check on ranks: message" grep -q '^octet: rank 1 on .*m-1.gguf: tensor .*damaged' err
+fi
+
 echo "launch: $checks checks, $fails failed"
 exit $((fails > 0))

@@ -331,8 +331,7 @@ int oct_cmd_info(int argc, char **argv)
         return OCT_EXIT_USAGE;
     }
     /* Before the model is opened, whose tokenizer could be what is damaged. */
-    if (code < 0 && r.verify &&
-        oct_verify(r.session.model, NULL, NULL, oct_cli_cancel_flag(), &err) != OCT_OK)
+    if (code < 0 && r.verify && oct_cli_verify(r.session.model, &err) != OCT_OK)
         code = oct_cli_fail(&err);
     if (code < 0 && r.session.model)
         code = oct_cli_open(&r.session, "info", false, &m);
