@@ -2,6 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job_impl.h"
+#include "probe.h"
 #include "session_impl.h"
 #include "threads.h"
 #include "topology.h"
@@ -80,6 +82,32 @@ static oct_status open_devices(oct_session *s, const oct_devices *d, oct_error *
     return OCT_OK;
 }
 
+/* What decides about streaming: the slowest link of the GPUs, and what the host's threads do now. A
+ * kernel of many rows gets about 0.6 of the instruction's peak; a multiprocessor, of int8 products
+ * with both digits, 1e12 operations per second or more (README of bench). */
+static oct_status measure_rates(oct_session *s, const oct_gpus *gpus, oct_error *err)
+{
+    const double kernel_share = 0.6, sm_ops = 1e12;
+    const oct_probe *peak = oct_probe_find(OCT_PROBE_INT, s->p.cpu.k);
+    oct_stream_rates rates = {0};
+    oct_rank_pace pace;
+    for (int i = 0; i < s->p.gpus.n; i++) {
+        const oct_gpu *g = &gpus->gpu[s->p.gpus.share[i].gpu];
+        if (s->p.gpus.share[i].streams && (rates.link == 0 || g->link < rates.link)) {
+            rates.link = g->link;
+            rates.device_ops = sm_ops * g->n_sms;
+        }
+    }
+    if (!(rates.link > 0) || !peak)
+        return OCT_OK;
+    OCT_TRY(oct_rank_measure(oct_comm_local(), 1, s->p.cpu.n_threads, s->p.cpu.k, &pace, err));
+    rates.read = pace.read;
+    rates.host_ops = kernel_share * oct_probe_peak(oct_measure_team(s), peak, 0.01) /
+                     (s->p.graph.digits == 2 ? peak->passes16 : 1);
+    s->runner.rates = rates;
+    return OCT_OK;
+}
+
 static oct_status carry_out(oct_session *s, const oct_session_params *p, const oct_machine *machine,
                             const oct_devices *d, oct_error *err)
 {
@@ -92,6 +120,8 @@ static oct_status carry_out(oct_session *s, const oct_session_params *p, const o
     oct_status status =
         oct_runner_open(&s->runner, &s->p.plan, oct_placement_at, p->placement, err);
     s->failed = s->runner.failed;
+    if (status == OCT_OK && !d && p->gpus)
+        status = measure_rates(s, p->gpus, err);
     return status;
 }
 
@@ -219,17 +249,16 @@ static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
     oct_session_plan s;
     oct_status status = oct_session_plan_make(m, p, machine, NULL, room, sizeof room, &s, err);
     if (status == OCT_OK) {
-        *need =
-            (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
-                               .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
-                                     (uint64_t)s.plan.need[OCT_HOST].kv_layers *
-                                     (uint64_t)s.kv.n_pages,
-                               .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
-                               .n_threads = s.cpu.n_threads,
-                               .n_domains = s.cpu.n_domains,
-                               .isa = s.cpu.k->name,
-                               .threads_why = s.threads_why,
-                               .n_gpus = s.gpus.n};
+        *need = (oct_session_need){
+            .weights = s.plan.need[OCT_HOST].weights,
+            .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
+                  (uint64_t)s.plan.need[OCT_HOST].kv_layers * (uint64_t)s.kv.n_pages,
+            .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
+            .n_threads = s.cpu.n_threads,
+            .n_domains = s.cpu.n_domains,
+            .isa = s.cpu.k->name,
+            .threads_why = s.threads_why,
+            .n_gpus = s.gpus.n};
         memcpy(need->gpu, s.gpus.share, sizeof need->gpu);
     }
     oct_session_plan_free(&s);
