@@ -295,6 +295,14 @@ int oct_session_get_gpus(const oct_session *s, oct_gpu_share out[OCT_MAX_GPUS], 
     return s->p.gpus.n;
 }
 
+int64_t oct_session_stream_rows(const oct_session *s)
+{
+    for (int i = 0; i < s->p.plan.n_steps; i++)
+        if (s->p.plan.steps[i].streamed && s->runner.rates.link > 0)
+            return oct_stream_break_even(&s->runner.rates, s->p.plan.steps[i].node);
+    return INT64_MAX;
+}
+
 void oct_session_get_stats(const oct_session *s, oct_session_stats *st)
 {
     *st = s->stats;
