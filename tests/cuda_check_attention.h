@@ -202,7 +202,7 @@ static inline void attention_want(const cuda_kv_case *c, const oct_cuda_attentio
     free(q);
 }
 
-/* Values beyond a sequence's last position are NaN: they must not be touched. */
+/* Elements of V beyond the head are zero. */
 static inline void attention_fill(cuda_kv_case *c, cuda_pattern p)
 {
     int64_t n = (int64_t)(c->host.bytes / c->host.elem_bytes);
@@ -224,6 +224,22 @@ static inline void attention_fill(cuda_kv_case *c, cuda_pattern p)
         }
 }
 
+/* Positions beyond a sequence's last are NaN, to the end of its last page. */
+static inline void attention_bound(const cuda_kv_case *c, const int32_t *pos, const int32_t *seq,
+                                   int n)
+{
+    const uint32_t bits = c->type == OCT_KV_F32 ? 0x7fc00000u : 0x7fc07fc0u;
+    for (int32_t s = 0; s < CUDA_SEQS; s++) {
+        int64_t last = -1;
+        for (int i = 0; i < n; i++)
+            last = seq[i] == s && pos[i] > last ? pos[i] : last;
+        for (int64_t p = last + 1; last >= 0 && p % OCT_KV_PAGE != 0; p++)
+            for (int64_t i = 0; i < c->s->heads * c->s->head_dim * 2; i++)
+                memcpy(cuda_kv_at(c, 1 + i % 2, 1, s, i / 2 % c->s->heads, p, i / 2 / c->s->heads),
+                       &bits, c->host.elem_bytes);
+    }
+}
+
 static inline const char *attention_case(const cuda_kv_shape *s, oct_kv_type type, cuda_pattern p,
                                          int form)
 {
@@ -238,7 +254,7 @@ static inline const char *attention_case(const cuda_kv_shape *s, oct_kv_type typ
     cuda_kv_case c;
     cuda_kv_make(s, type, &c);
     attention_fill(&c, p);
-    /* Sequences must not share the page that NaN are in: the last of each. */
+    attention_bound(&c, pos[set], seq[set], TOKENS);
     int64_t rows = selected ? 3 : TOKENS, n_q = s->q_heads / s->kv_heads, P = s->head_dim;
     float scale = 1.0f / sqrtf((float)P), cap = 30.0f;
     oct_cuda_attention_args a = {.kv = c.kv, .heads = c.heads,
@@ -261,7 +277,8 @@ static inline const char *attention_case(const cuda_kv_shape *s, oct_kv_type typ
     a.fold = 1;
     if (!wrong && parts)
         wrong = cuda_run(oct_cuda_attention_launch(&a), &a);
-    attention_want(&c, &a, scale, want);
+    if (!wrong)
+        attention_want(&c, &a, scale, want);
     if (!wrong)
         wrong = cuda_equal("attention", a.out, want, rows * s->q_heads * P);
     free(want);

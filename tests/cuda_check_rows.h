@@ -108,7 +108,7 @@ static inline const char *slices_case(int64_t n, int parts, int n_used, cuda_pat
                             n_used * 8, parts, n_used, 1, 3};
     if (!wrong)
         wrong = cuda_run(oct_cuda_fold_launch(&f), &f);
-    for (int64_t i = 0; i < slots; i++) {
+    for (int64_t i = 0; i < slots && !wrong; i++) {
         int32_t e = ((const int32_t *)(const void *)(routes + i / n_used * n_used * 8))[i % n_used];
         if (e < 1 || e >= 3)
             memset(want + i * n, 0, (size_t)n * 4);

@@ -310,9 +310,11 @@ void exchange_all(int first)
     if (op == EMU_MMA)
         multiply(first);
     bool spoil = op != EMU_MMA && spoiled(OCT_FAULT_EXCHANGE, EMU_EXCHANGE, m.fibers[first].at);
+    ballot = spoil ? ballot & ~1u : ballot;
     for (int i = 0; i < WARP; i++) {
-        exchange &x = m.fibers[first + (spoil && i == 1 ? 2 : i)].x;
-        int lane = spoil && i == 1 ? 2 : i, from = op == EMU_XOR ? lane ^ (int)x.by : lane + (int)x.by;
+        int lane = spoil && i < 2 ? 1 - i : i;
+        exchange &x = m.fibers[first + lane].x;
+        int from = op == EMU_XOR ? lane ^ (int)x.by : lane + (int)x.by;
         m.fibers[first + i].x.v = op == EMU_BALLOT ? ballot : v[from < WARP ? from : lane];
         m.fibers[first + i].where = READY;
     }
@@ -598,6 +600,12 @@ int oct_emulated_sites(oct_emulated_fault fault, int *site, int n)
         if (m.sites[i].passed[kinds[fault]])
             site[count++] = i;
     return count;
+}
+
+void oct_emulated_forget(void)
+{
+    for (auto &s : m.sites)
+        memset(s.passed, 0, sizeof s.passed);
 }
 
 const char *oct_emulated_place(int site)
