@@ -24,6 +24,11 @@ typedef struct oct_run {
     const volatile int *cancel; /* NULL: never; read atomically, see oct_cancelled */
     uint64_t bytes_read;        /* added to: weights and scales */
     uint64_t kv_read;           /* added to: keys and values */
+    uint64_t streamed;          /* added to: the part of bytes_read that was brought to a device */
+    /* Of EXPERTS and COMBINE, by bits: those that a device computes for the host just now. The
+     * host's slots of them are zero; all_elsewhere: there are none of the host. The runner's. */
+    uint64_t elsewhere;
+    bool all_elsewhere;
 } oct_run;
 
 /* Pure functions of a backend's numbers (threads, tiles, the shard ...): no memory is taken, no
@@ -39,6 +44,8 @@ typedef struct oct_backend_kind {
      * node runs; and scratch, of which the largest of any node is kept. */
     size_t (*temp_bytes)(const void *numbers, const oct_node *n, int64_t rows);
     size_t (*scratch_bytes)(const void *numbers, const oct_node *n, int64_t rows);
+    /* As temp_bytes, of EXPERTS whose weights are brought while it computes. NULL: it cannot. */
+    size_t (*stream_bytes)(const void *numbers, const oct_node *n, int64_t rows);
 } oct_backend_kind;
 
 /* An open backend. One thread of the caller at a time. Memory it gives is its own: host code
@@ -67,6 +74,11 @@ struct oct_backend {
      * it read to bytes_read: the runner knows the choices when all is done. */
     oct_status (*run)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int first,
                       int end, oct_run *r, oct_error *err);
+    /* Begins step `step` (streamed) for the experts of r->elsewhere, with weights of the host, and
+     * returns: the host's threads are free meanwhile. Any call of this backend but free comes behind
+     * it. NULL: see stream_bytes. */
+    oct_status (*stream)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int step,
+                         oct_run *r, oct_error *err);
     void (*free)(oct_backend *b);
 };
 

@@ -22,6 +22,7 @@ typedef struct oct_gpu {
     /* Of it a session may take so much: free less a reserve for what others come to need. The
      * caller may lower it; a GPU with 0 is left alone. */
     uint64_t budget;
+    double link;            /* bytes per second from pinned memory of the host; 0: not known */
     char why[OCT_GPU_TEXT]; /* "", or why it cannot be used */
 } oct_gpu;
 
@@ -49,6 +50,7 @@ typedef struct oct_gpu_share {
     int64_t experts;   /* layers whose experts are there */
     int64_t n_layers;  /* of the run */
     bool embed, head;
+    bool streams; /* experts of the other layers are brought there for long prompts */
     uint64_t weights, kv, buffers; /* bytes */
 } oct_gpu_share;
 

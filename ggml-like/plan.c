@@ -66,6 +66,25 @@ static bool bring(planner *a, const oct_tensor *t, int place)
     return copy(a, t, from, place);
 }
 
+/* EXPERTS of the host, of which another place may take a part: that comes first, for it takes
+ * none of the host's time. */
+static bool add_streamed(planner *a, const oct_node *n, int place)
+{
+    const oct_tensor *x = n->in[0], *routes = n->in[1];
+    return bring(a, x, place) && bring(a, routes, place) && bring(a, x, OCT_HOST) &&
+           bring(a, routes, OCT_HOST) &&
+           add_step(a, (oct_step){.node = n, .place = place, .from = place, .streamed = true});
+}
+
+/* COMBINE of what the place has streamed and the host's part. */
+static bool add_joined(planner *a, const oct_node *n, int place)
+{
+    const oct_step copy = {.copied = n->in[0], .from = OCT_HOST, .place = place, .part = true};
+    const oct_step join = {.node = n, .place = place, .from = place, .joined = true};
+    a->valid[n->out->index] = (uint16_t)(1u << place);
+    return bring(a, n->in[1], place) && add_step(a, copy) && add_step(a, join);
+}
+
 static oct_status add_node(planner *a, int i, oct_error *err)
 {
     const oct_node *n = &a->p->graph->nodes[i];
@@ -79,6 +98,11 @@ static oct_status add_node(planner *a, int i, oct_error *err)
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
                         "plan: backend %s cannot compute '%s' of layer %lld", kind->name,
                         oct_op_name(n->op), (long long)n->layer);
+    const int streams = a->spec->streams ? a->spec->streams[i] : 0;
+    if (streams && n->op == OCT_OP_COMBINE)
+        return add_joined(a, n, streams) ? OCT_OK : no_memory(err);
+    if (streams && !add_streamed(a, n, streams))
+        return no_memory(err);
     const oct_tensor *read[3] = {n->in[0], n->in[1], oct_op_in_place(n->op) ? n->out : NULL};
     for (int k = 0; k < 3; k++)
         if (read[k] && !bring(a, read[k], place))
@@ -201,8 +225,11 @@ static int add_temporaries(planner *a, int place, piece *out)
         if (!s->node || s->place != place)
             continue;
         bool exchange = oct_op_is_exchange(s->node->op);
-        s->temp_bytes = round_up(exchange ? exchange_bytes(p, s->node)
-                                          : kind->temp_bytes(numbers, s->node, p->graph->rows));
+        s->temp_bytes =
+            round_up(exchange      ? exchange_bytes(p, s->node)
+                     : s->joined   ? (size_t)s->node->in[0]->rows * s->node->in[0]->row_bytes
+                     : s->streamed ? kind->stream_bytes(numbers, s->node, p->graph->rows)
+                                   : kind->temp_bytes(numbers, s->node, p->graph->rows));
         size_t scratch =
             exchange ? 0 : round_up(kind->scratch_bytes(numbers, s->node, p->graph->rows));
         if (scratch > p->need[place].scratch)
@@ -213,6 +240,8 @@ static int add_temporaries(planner *a, int place, piece *out)
         if (s->node->op == OCT_OP_GATHER_LOGITS) { /* the node before writes them */
             out[n].first = i - 1;
             out[n].offset = &p->logits_offset;
+        } else if (s->joined) { /* as the copy before does */
+            out[n].first = i - 1;
         }
         n++;
     }
@@ -287,7 +316,7 @@ static void count_weights(planner *a)
     for (int i = 0; i < p->n_steps; i++) {
         const oct_node *n = p->steps[i].node;
         int place = p->steps[i].place;
-        if (!n || oct_op_is_exchange(n->op))
+        if (!n || oct_op_is_exchange(n->op) || p->steps[i].streamed)
             continue;
         if (n->attn) { /* ROPE_STORE comes before ATTENTION, with other nodes between */
             p->steps[i].kv_layer = p->need[place].kv_layers;

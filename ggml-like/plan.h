@@ -23,6 +23,9 @@ typedef struct oct_plan_spec {
     const uint8_t *where; /* [n_nodes] the place of each node; NULL: all on the host. Exchanges are
                              the host's, and attention is where its keys and values are stored,
                              whatever it says. */
+    /* [n_nodes] the place, of those that can, that may compute a part of EXPERTS of the host with
+     * weights that are brought to it; 0: none. It must be where its COMBINE is. NULL: all 0. */
+    const uint8_t *streams;
 } oct_plan_spec;
 
 /* What a node reads of the model, as arrays: weights and scales of w[0], then of w[1]; or plain, or
@@ -49,7 +52,10 @@ typedef struct oct_step {
     const oct_tensor *copied; /* then this one */
     int place, from;          /* that computes; a copy: to, from: one of them is the host */
     int64_t kv_layer;         /* of attention: the layer's number in the place's cache */
-    size_t temp_offset;       /* temporary memory in the place's buffer */
+    bool streamed;            /* EXPERTS for the host, see oct_run.elsewhere; at: of the host */
+    bool joined; /* COMBINE of the place's slots and the host's, which lie in temporary memory */
+    bool part;   /* a copy to the temporary memory of the step behind it, which is joined */
+    size_t temp_offset; /* temporary memory in the place's buffer */
     size_t temp_bytes;
     /* Where the arrays of oct_node_arrays lie in the place: unit 0, though a place that packs them
      * may not have it. Filled by whoever executes the plan. */

@@ -89,8 +89,8 @@ static void note_routes(const running *a)
         const oct_step *s = &p->steps[i];
         if (s->node && s->node->op == OCT_OP_ROUTE && a->tally->expert_rows)
             note_choices(a, s->node);
-        if (s->node && s->node->op == OCT_OP_EXPERTS && !a->r->backend[s->place]->kind->host &&
-            a->r->backend[s->place]->wait)
+        if (s->node && s->node->op == OCT_OP_EXPERTS && !s->streamed &&
+            !a->r->backend[s->place]->kind->host && a->r->backend[s->place]->wait)
             note_read(a, s->node);
     }
 }
@@ -111,6 +111,49 @@ static oct_status settle(running *a, int but, oct_error *err)
     return status;
 }
 
+/* ---- streaming ---- */
+
+static int64_t chosen_rows(const running *a, const oct_node *n, int64_t rows[])
+{
+    const unsigned char *data = data_at(a->r, OCT_HOST, n->in[1]);
+    int64_t slots = oct_run_rows(a->r->plan, a->run, n->in[1]) * n->n_used;
+    for (int64_t e = 0; e < n->w[0]->layout.n_experts; e++)
+        rows[e] = 0;
+    for (int64_t i = 0; i < slots; i++) {
+        const int32_t *expert =
+            (const void *)(data + (size_t)(i / n->n_used) * n->in[1]->row_bytes);
+        rows[expert[i % n->n_used]]++;
+    }
+    return slots;
+}
+
+/* Divides the experts of a layer between the host, whose step is the next, and a device. */
+static oct_status divide(running *a, int step, oct_error *err)
+{
+    const oct_step *s = &a->r->plan->steps[step];
+    oct_backend *b = a->r->backend[s->place];
+    int64_t rows[OCT_WEIGHT_MAX_EXPERTS];
+    a->run->elsewhere = 0;
+    a->run->all_elsewhere = false;
+    if (!(a->r->rates.link > 0))
+        return OCT_OK;
+    OCT_TRY(settle(a, -1, err)); /* what the router has chosen */
+    if (chosen_rows(a, s->node, rows) == 0)
+        return OCT_OK;
+    a->run->elsewhere = oct_stream_choose(&a->r->rates, s->node, rows);
+    if (a->run->elsewhere == 0)
+        return OCT_OK;
+    a->run->all_elsewhere = true;
+    for (int64_t e = 0; e < s->node->w[0]->layout.n_experts; e++)
+        a->run->all_elsewhere &= rows[e] == 0 || (a->run->elsewhere >> e & 1);
+    const uint64_t each = oct_shard_read_bytes(a->r->plan->shard, s->node->w[0]) +
+                          oct_shard_read_bytes(a->r->plan->shard, s->node->w[1]);
+    const uint64_t bytes = (uint64_t)__builtin_popcountll(a->run->elsewhere) * each;
+    a->run->streamed += bytes;
+    a->run->bytes_read += bytes;
+    return b->stream(b, a->r->plan, a->r->buffer[s->place], step, a->run, err);
+}
+
 /* A place does its copies in order; what other places still read or write on the host comes first.
  */
 static oct_status copy(running *a, const oct_step *s, oct_error *err)
@@ -120,6 +163,11 @@ static oct_status copy(running *a, const oct_step *s, oct_error *err)
     void *to = data_at(r, s->place, s->copied), *from = data_at(r, s->from, s->copied);
     if (bytes == 0)
         return OCT_OK;
+    if (s->part) {
+        if (a->run->all_elsewhere)
+            return OCT_OK;
+        to = r->buffer[s->place] + s[1].temp_offset;
+    }
     int device = s->place == OCT_HOST ? s->from : s->place;
     OCT_TRY(settle(a, device, err));
     a->moving |= 1u << device;
@@ -183,7 +231,7 @@ static int segment_end(const running *a, int first)
     const oct_step *s = &p->steps[first];
     int end = first + 1;
     while (end < p->n_steps && p->steps[end].node && p->steps[end].place == s->place &&
-           !is_exchange(&p->steps[end]) &&
+           !is_exchange(&p->steps[end]) && !p->steps[end].streamed && !p->steps[end - 1].joined &&
            (!a->tally->layer_time || p->steps[end].node->layer == s->node->layer))
         end++;
     return end;
@@ -205,7 +253,10 @@ static oct_status run_steps(running *a, oct_error *err)
             status = settle(a, -1, err);
         if (status != OCT_OK)
             break;
-        if (s->node->op == OCT_OP_FOLD_RANKS) {
+        if (s->streamed) {
+            status = divide(a, i, err);
+            end = i + 1 + a->run->all_elsewhere; /* without the host's step */
+        } else if (s->node->op == OCT_OP_FOLD_RANKS) {
             status = fold(a, s->node, err);
         } else if (s->node->op == OCT_OP_GATHER_LOGITS) {
             status = gather(a, s->node, err);
@@ -215,6 +266,10 @@ static oct_status run_steps(running *a, oct_error *err)
             status = b->run(b, p, a->r->buffer[s->place], i, end, a->run, err);
             if (s->place != OCT_HOST && !p->steps[end - 1].node->out) /* logits are on the way */
                 a->moving |= 1u << s->place;
+            if (s->joined) {
+                a->run->elsewhere = 0;
+                a->run->all_elsewhere = false;
+            }
         }
     }
     note_layer(a, -1);

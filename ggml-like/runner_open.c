@@ -16,7 +16,8 @@ static const void *uploaded(const oct_plan *p, int place, int before, const void
     oct_array a[OCT_MAX_ARRAYS];
     for (int i = 0; i < before; i++) {
         const oct_step *s = &p->steps[i];
-        int n = s->node && s->place == place ? oct_node_arrays(s->node, p->shard, a) : 0;
+        bool has = s->node && s->place == place && !s->streamed;
+        int n = has ? oct_node_arrays(s->node, p->shard, a) : 0;
         for (int k = 0; k < n; k++)
             if (a[k].p == what)
                 return s->at[k];
@@ -56,7 +57,7 @@ static oct_status bind(const opening *o, int place, oct_error *err)
         int n = mine ? oct_node_arrays(s->node, o->plan->shard, a) : 0;
         for (int k = 0; k < n; k++) {
             const void *host = o->where(o->placement, a[k].p);
-            s->at[k] = b->kind->host ? host : uploaded(o->plan, place, i, a[k].p);
+            s->at[k] = b->kind->host || s->streamed ? host : uploaded(o->plan, place, i, a[k].p);
             if (s->at[k])
                 continue;
             OCT_TRY(bring(b, &a[k], host, free_room, &s->at[k], err));

@@ -114,6 +114,7 @@ static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
     s->stats.tokens += (uint64_t)o->a;
     s->stats.bytes_read += run.bytes_read + run.kv_read;
     s->stats.kv_read += run.kv_read;
+    s->stats.streamed += run.streamed;
     return OCT_OK;
 }
 

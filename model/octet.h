@@ -133,6 +133,10 @@ typedef struct oct_session_params {
      * changes no bit of any result. Read while a session is made or estimated. NULL: none. They are
      * not used with the kernels "ref", whose bits are others. */
     const oct_gpus *gpus;
+    /* Experts of the host are not brought to GPUs. Otherwise they are, for chunks that are long
+     * enough, as many of a layer as make host and GPU end together: what a GPU's link is known to
+     * move (oct_gpu.link), and what the host's threads do, which is measured. */
+    bool no_streaming;
     const oct_placement *placement; /* borrowed; NULL: the mapped file */
     bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
     /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
@@ -176,6 +180,9 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_
  * not work. */
 OCT_API int oct_session_get_gpus(const oct_session *s, oct_gpu_share out[OCT_MAX_GPUS],
                                  const char **why);
+/* Tokens of a chunk from which experts of the host are streamed to GPUs, by what was measured when the
+ * session was made; INT64_MAX: never. */
+OCT_API int64_t oct_session_stream_rows(const oct_session *s);
 /* NULL is fine. On rank 0 it ends oct_session_serve of the others. */
 OCT_API void oct_session_free(oct_session *s);
 /* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has
@@ -236,6 +243,7 @@ OCT_API void oct_session_get_kv(const oct_session *s, oct_kv_usage *usage);
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
     uint64_t kv_read;            /* the part of bytes_read that is keys and values */
+    uint64_t streamed;           /* the part of bytes_read that was brought to GPUs */
     uint64_t kv_saturated;       /* values that did not fit the KV type */
     double seconds;              /* inside oct_eval */
     double max_eval_seconds;

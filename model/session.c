@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "cpu_impl.h"
+#include "job_impl.h"
+#include "probe.h"
 #include "session_impl.h"
 #include "threads.h"
 #include "topology.h"
@@ -87,6 +89,32 @@ static oct_status open_devices(oct_session *s, const oct_devices *d, oct_error *
     return OCT_OK;
 }
 
+/* What decides about streaming: the slowest link of the GPUs, and what the host's threads do now. A
+ * kernel of many rows gets about 0.6 of the instruction's peak; a multiprocessor, of int8 products
+ * with both digits, 1e12 operations per second or more (README of bench). */
+static oct_status measure_rates(oct_session *s, const oct_gpus *gpus, oct_error *err)
+{
+    const double kernel_share = 0.6, sm_ops = 1e12;
+    const oct_probe *peak = oct_probe_find(OCT_PROBE_INT, s->p.cpu.k);
+    oct_stream_rates rates = {0};
+    oct_rank_pace pace;
+    for (int i = 0; i < s->p.gpus.n; i++) {
+        const oct_gpu *g = &gpus->gpu[s->p.gpus.share[i].gpu];
+        if (s->p.gpus.share[i].streams && (rates.link == 0 || g->link < rates.link)) {
+            rates.link = g->link;
+            rates.device_ops = sm_ops * g->n_sms;
+        }
+    }
+    if (!(rates.link > 0) || !peak)
+        return OCT_OK;
+    OCT_TRY(oct_rank_measure(oct_comm_local(), 1, s->p.cpu.n_threads, s->p.cpu.k, &pace, err));
+    rates.read = pace.read;
+    rates.host_ops = kernel_share * oct_probe_peak(oct_measure_team(s), peak, 0.01) /
+                     (s->p.graph.digits == 2 ? peak->passes16 : 1);
+    s->runner.rates = rates;
+    return OCT_OK;
+}
+
 static oct_status carry_out(oct_session *s, const oct_session_params *p, const oct_machine *machine,
                             const oct_devices *d, oct_error *err)
 {
@@ -99,6 +127,8 @@ static oct_status carry_out(oct_session *s, const oct_session_params *p, const o
     oct_status status =
         oct_runner_open(&s->runner, &s->p.plan, oct_placement_at, p->placement, err);
     s->failed = s->runner.failed;
+    if (status == OCT_OK && !d && p->gpus)
+        status = measure_rates(s, p->gpus, err);
     return status;
 }
 
@@ -277,6 +307,14 @@ int oct_session_get_gpus(const oct_session *s, oct_gpu_share out[OCT_MAX_GPUS], 
     if (why)
         *why = s->gpu_why;
     return s->p.gpus.n;
+}
+
+int64_t oct_session_stream_rows(const oct_session *s)
+{
+    for (int i = 0; i < s->p.plan.n_steps; i++)
+        if (s->p.plan.steps[i].streamed && s->runner.rates.link > 0)
+            return oct_stream_break_even(&s->runner.rates, s->p.plan.steps[i].node);
+    return INT64_MAX;
 }
 
 void oct_session_get_stats(const oct_session *s, oct_session_stats *st)

@@ -14,7 +14,7 @@ typedef struct dealer {
     size_t room_bytes;
     oct_gpu_deal *deal;
     oct_plan *p;
-    uint8_t *where;
+    uint8_t *where, *streams;
     int64_t level[OCT_MAX_GPUS];
 } dealer;
 
@@ -23,9 +23,15 @@ static bool has_head(const dealer *a, int k)
     return k == a->deal->n - 1;
 }
 
+/* Whether experts can be streamed to a GPU at all: of a model with routers, by one process. */
+static bool can_stream(const dealer *a)
+{
+    return a->task->streams && a->task->numbers.shard.size == 1;
+}
+
 static int64_t all_levels(const dealer *a, int k)
 {
-    return 2 * a->deal->share[k].n_layers + has_head(a, k);
+    return 2 * a->deal->share[k].n_layers + has_head(a, k) + can_stream(a);
 }
 
 /* Shares by levels. */
@@ -37,7 +43,10 @@ static void settle(dealer *a)
         s->attention = left < s->n_layers ? left : s->n_layers;
         left -= s->attention;
         s->head = has_head(a, k) && left > 0;
-        s->experts = left - s->head;
+        left -= s->head;
+        s->streams = can_stream(a) && left > 0 && left - 1 < s->n_layers;
+        s->experts = left - (can_stream(a) && left > 0);
+        a->deal->numbers[k].streams = s->streams;
         /* where the table is anyway, and the first layer */
         s->embed = s->head && a->deal->first[k] == 0 && s->attention > 0;
     }
@@ -60,16 +69,29 @@ static bool has_node(const dealer *a, int k, const oct_node *n)
     return layer >= 0 && layer < (is_experts(n) ? s->experts : s->attention);
 }
 
+static bool streams_node(const dealer *a, int k, const oct_node *n)
+{
+    const oct_gpu_share *s = &a->deal->share[k];
+    int64_t layer = n->layer - a->deal->first[k];
+    return s->streams && is_experts(n) && layer >= s->experts && layer < s->attention &&
+           oct_cuda_kind.supports(&a->deal->numbers[k], n);
+}
+
 static oct_status make_plan(dealer *a, oct_error *err)
 {
     settle(a);
     for (int i = 0; i < a->g->n_nodes; i++) {
         a->where[i] = OCT_HOST;
-        for (int k = 0; k < a->deal->n; k++)
+        a->streams[i] = 0;
+        for (int k = 0; k < a->deal->n; k++) {
             if (has_node(a, k, &a->g->nodes[i]))
                 a->where[i] = (uint8_t)(1 + k);
+            if (streams_node(a, k, &a->g->nodes[i]))
+                a->streams[i] = (uint8_t)(1 + k);
+        }
     }
     a->spec->where = a->where;
+    a->spec->streams = a->streams;
     a->spec->n_places = 1 + a->deal->n;
     for (int k = 0; k < a->deal->n; k++) {
         a->spec->place[1 + k].kind = &oct_cuda_kind;
@@ -192,7 +214,8 @@ oct_status oct_gpu_deal_make(const oct_gpu_task *task, oct_graph *g, oct_plan_sp
                 .p = p};
     memset(deal, 0, sizeof *deal);
     a.where = oct_arena_alloc(&g->arena, (size_t)g->n_nodes);
-    if (!a.where)
+    a.streams = oct_arena_alloc(&g->arena, (size_t)g->n_nodes);
+    if (!a.where || !a.streams)
         return oct_fail(err, OCT_ERR_MEMORY, "plan: out of memory");
     while (again) {
         again = false;

@@ -1,6 +1,6 @@
 /* session_gpu.h: which nodes of a session's graph the GPUs compute. Decided from numbers alone,
- * before anything is loaded: attention with its keys and values first, then the head, then whole
- * layers' experts, as far as budgets go. */
+ * before anything is loaded: attention with its keys and values first, then the head, then room for
+ * experts that are streamed, then whole layers' experts, as far as budgets go. */
 #ifndef OCT_SESSION_GPU_H
 #define OCT_SESSION_GPU_H
 
@@ -20,6 +20,7 @@ typedef struct oct_gpu_task {
     const oct_gpus *gpus;
     const oct_kv_cache *kv; /* of all layers */
     int64_t n_layers;
+    bool streams;             /* experts may be streamed: there are routers, and it is wanted */
     oct_cuda_numbers numbers; /* of any device */
 } oct_gpu_task;
 

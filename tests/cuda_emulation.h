@@ -175,6 +175,7 @@ template <class T> static inline T emu_exchanged(emu_op op, T v, uint32_t by, em
 #define OCT_PUT(p, v) emu_put((p), (v), EMU_HERE)
 #define OCT_SHARED_ADD(p, v) (*(int32_t *)emu_atomic((p), EMU_HERE) += (v))
 #define OCT_BARRIER() emu_barrier(EMU_HERE)
+#define OCT_IN_ORDER() ((void)0)
 #define OCT_COPY16(to, from, ok) emu_copy16((to), (from), (ok), EMU_HERE)
 #define OCT_COPIES_COMMIT() emu_copies_commit()
 #define OCT_COPIES_WAIT(pending) emu_copies_wait((pending), EMU_HERE)

@@ -10,6 +10,10 @@
                  "GPUs: none; what is free of their memory; or so much\n" \
                  "of each (12G, 800M). Changes speed, never the result\n" \
                  "[auto]")
+#define OCT_CLI_GPU_STREAM_ROW(v)                                            \
+    OCT_ROW_CHOICE(0, "gpu-stream", (v), "auto|off",                         \
+                   "bring experts to GPUs where a chunk of a prompt is so\n" \
+                   "long that this is faster [auto]")
 
 /* Reads text (NULL: auto), and for a single process asks for the GPUs. False after a message: it
  * makes no sense, or sizes are given and there is no GPU. A driver that cannot be used is warned of.

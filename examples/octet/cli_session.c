@@ -54,6 +54,7 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->comm = oct_job_comm(oct_ranks_job());
     p->machine = this_machine();
     p->gpus = oct_cli_gpus();
+    p->no_streaming = o->gpu_stream == 1;
     p->cancel = oct_cli_cancel_flag();
 }
 

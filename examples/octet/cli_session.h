@@ -21,6 +21,7 @@ typedef struct oct_cli_session {
     bool replicate_attention;
     int weights;     /* OCT_CLI_WEIGHTS_... */
     const char *gpu; /* see OCT_CLI_GPU_ROW */
+    int gpu_stream;  /* 0: auto, 1: off */
 } oct_cli_session;
 
 enum { OCT_CLI_SHARD_AUTO, OCT_CLI_SHARD_SLICE, OCT_CLI_SHARD_EXPERT };
@@ -47,7 +48,7 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                        "mapped: used from the file's pages, nothing is loaded;\n"       \
                        "owned: a copy in huge pages, every slice on its NUMA node\n"    \
                        "[mapped on one node, owned on several]"),                       \
-        OCT_CLI_GPU_ROW(&(s).gpu),                                                      \
+        OCT_CLI_GPU_ROW(&(s).gpu), OCT_CLI_GPU_STREAM_ROW(&(s).gpu_stream),             \
         OCT_ROW_CHOICE(0, "shard", &(s).shard, "auto|slice|expert",                     \
                        "under mpirun: what a rank holds, its slices of every matrix\n"  \
                        "or whole experts [auto: what is predicted to be faster]"),      \

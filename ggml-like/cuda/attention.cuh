@@ -170,9 +170,9 @@ template <int TYPE> OCT_DEVICE float2 values_at(const unsigned char *p)
 /* What a block of threads works on: queries (rows x heads) of one sequence and KV head. A thread has
  * Q of them, from q0 on, and two positions, then two elements of the values. */
 typedef struct attention_task {
-    int64_t local;             /* the head, in the cache */
-    int64_t first_row, n_rows; /* of one sequence */
-    int64_t seq;
+    int local;                 /* the head, in the cache */
+    int first_row, n_rows;     /* of one sequence */
+    int seq;
     int n_q;                   /* query heads of the KV head */
     int queries;               /* that there are: n_rows * n_q */
     int first;                 /* query of this pass */
@@ -180,20 +180,18 @@ typedef struct attention_task {
     unsigned char *keys;       /* shared: two stages */
 } attention_task;
 
-OCT_DEVICE int64_t token_of(const oct_cuda_attention_args &a, int64_t row)
+OCT_DEVICE int token_of(const oct_cuda_attention_args &a, int row)
 {
     return a.out_row ? a.out_row[row] : row;
 }
 
 /* Positions that a query sees of block b. */
-OCT_DEVICE int seen_by(const oct_cuda_attention_args &a, const attention_task &t, int query,
-                       int64_t b)
+OCT_DEVICE int seen_by(const oct_cuda_attention_args &a, const attention_task &t, int query, int b)
 {
     if (query >= t.queries)
         return 0;
-    const int64_t n =
-        a.pos[token_of(a, t.first_row + query / t.n_q)] + 1 - b * OCT_CUDA_KV_PAGE;
-    return n < 0 ? 0 : n < OCT_CUDA_KV_PAGE ? (int)n : OCT_CUDA_KV_PAGE;
+    const int n = a.pos[token_of(a, t.first_row + query / t.n_q)] + 1 - b * OCT_CUDA_KV_PAGE;
+    return n < 0 ? 0 : n < OCT_CUDA_KV_PAGE ? n : OCT_CUDA_KV_PAGE;
 }
 
 /* Begins to copy OCT_CUDA_KEY_DIMS dimensions of a page's keys, from d0 on, to a stage: eight groups of
@@ -255,7 +253,7 @@ OCT_DEVICE void attention_dots(const oct_cuda_kv &kv, const attention_task &t,
 
 /* l[query] += the sum of p: sixteen lanes by position. Half a warp for each query. */
 OCT_DEVICE void attention_sum(const oct_cuda_attention_args &a, const attention_task &t, int n,
-                              int64_t b)
+                              int b)
 {
     const int lane = threadIdx.x % 16;
     for (int q = threadIdx.x / 32 * 2; q < n; q += blockDim.x / 32 * 2) { /* alike in a warp */
@@ -272,7 +270,7 @@ OCT_DEVICE void attention_sum(const oct_cuda_attention_args &a, const attention_
 /* o[query][element] += the sum of p v, a chain over positions, for Q queries and two elements. */
 template <int TYPE, int Q>
 OCT_DEVICE void attention_values(const oct_cuda_attention_args &a, const attention_task &t,
-                                 const unsigned char *values, int64_t b)
+                                 const unsigned char *values, int b)
 {
     const int elem = TYPE == OCT_KV_F32 ? 4 : 2, stride = (int)a.kv.v_stride;
     const int q0 = threadIdx.x / 64 * Q;
@@ -287,7 +285,7 @@ OCT_DEVICE void attention_values(const oct_cuda_attention_args &a, const attenti
         float sum[Q][2] = {};
         const unsigned char *v = values + e * elem;
         int pos = 0;
-        OCT_UNROLL_BY(8)
+        OCT_UNROLL_BY((Q > 2 ? 4 : 8))
         for (; pos < least; pos++) {
             const float2 value = values_at<TYPE>(v + pos * stride * elem);
             OCT_UNROLL
@@ -322,11 +320,11 @@ OCT_DEVICE void attention_values(const oct_cuda_attention_args &a, const attenti
 /* One block of positions: its sums are added to o and l. */
 template <int TYPE, int Q>
 OCT_DEVICE void attention_block(const oct_cuda_attention_args &a, const attention_task &t, int n,
-                                int64_t b)
+                                int b)
 {
     const int pair = threadIdx.x % 64, q0 = threadIdx.x / 64 * Q;
     const unsigned char *page = page_at(
-        a.kv, a.layer, page_of(a.kv, t.seq, b * OCT_CUDA_KV_PAGE), t.local);
+        a.kv, a.layer, page_of(a.kv, t.seq, (int64_t)b * OCT_CUDA_KV_PAGE), t.local);
     const int seen = seen_by(a, t, t.queries - 1, b); /* by the last row: the most */
     float dot[Q][2] = {};
     attention_dots<TYPE, Q>(a.kv, t, page, (seen + OCT_CUDA_KV_LANES - 1) / OCT_CUDA_KV_LANES, dot);
@@ -355,7 +353,7 @@ OCT_DEVICE int64_t sums_at(const oct_cuda_attention_args &a, int64_t row, int64_
 /* The queries of a pass, at most four times Q, over the blocks first .. end - 1. */
 template <int TYPE, int Q>
 OCT_DEVICE void attention_pass(const oct_cuda_attention_args &a, const attention_task &t,
-                               int64_t first_block, int64_t end_block)
+                               int first_block, int end_block)
 {
     const int P = (int)a.kv.head_dim, stride = (int)a.kv.v_stride;
     const int room = blockDim.x / 64 * Q, left = t.queries - t.first, n = left < room ? left : room;
@@ -370,12 +368,12 @@ OCT_DEVICE void attention_pass(const oct_cuda_attention_args &a, const attention
         OCT_PUT(t.o + i, 0.0f);
     for (int i = threadIdx.x; i < room; i += blockDim.x)
         OCT_PUT(t.l + i, 0.0f);
-    for (int64_t b = first_block; b < end_block; b++)
+    for (int b = first_block; b < end_block; b++)
         attention_block<TYPE, Q>(a, t, n, b);
     OCT_BARRIER();
     for (int i = threadIdx.x; i < n * stride; i += blockDim.x) {
         const int query = t.first + i / stride, e = i % stride;
-        const int64_t row = t.first_row + query / t.n_q, head = t.local * t.n_q + query % t.n_q;
+        const int row = t.first_row + query / t.n_q, head = t.local * t.n_q + query % t.n_q;
         const float sum = OCT_GET(t.o + i), l = OCT_GET(t.l + i / stride);
         if (a.sums) {
             float *to = a.sums + sums_at(a, row, head, first_block);
@@ -394,31 +392,30 @@ OCT_DEVICE void attention_pass(const oct_cuda_attention_args &a, const attention
  * room for. In parts: one block of positions, blockIdx.z. */
 template <int TYPE, int Q> OCT_DEVICE void attention_rows(const oct_cuda_attention_args &a)
 {
-    const int64_t tile = a.sums ? 1 : OCT_CUDA_ROW_TILE;
-    const int64_t end = oct_cuda_min((blockIdx.x + 1) * tile, a.n_rows);
+    const int tile = a.sums ? 1 : OCT_CUDA_ROW_TILE;
+    const int end = (int)oct_cuda_min(((int64_t)blockIdx.x + 1) * tile, a.n_rows);
     const int room = blockDim.x / 64 * Q;
     attention_task t;
-    t.local = blockIdx.y;
+    t.local = (int)blockIdx.y;
     t.n_q = (int)(a.heads.n_q_heads / a.heads.n_kv_heads);
     t.q = (float *)OCT_SHARED;
     t.p = t.q + (room * a.kv.head_dim + 3) / 4 * 4;
     t.o = t.p + room * OCT_CUDA_KV_PAGE;
     t.l = t.o + room * a.kv.v_stride;
     t.keys = (unsigned char *)(t.l + (room + 3) / 4 * 4);
-    for (int64_t r = blockIdx.x * tile; r < end; r += t.n_rows) {
+    for (int r = (int)blockIdx.x * tile; r < end; r += t.n_rows) {
         t.first_row = r;
         t.seq = a.seq[token_of(a, r)];
-        int64_t last = a.pos[token_of(a, r)];
+        int last = a.pos[token_of(a, r)];
         for (t.n_rows = 1; r + t.n_rows < end; t.n_rows++) {
-            const int64_t token = token_of(a, r + t.n_rows);
+            const int token = token_of(a, r + t.n_rows);
             if (a.seq[token] != t.seq || a.pos[token] < last)
                 break;
             last = a.pos[token];
         }
-        t.queries = (int)(t.n_rows * t.n_q);
-        const int64_t blocks = last / OCT_CUDA_KV_PAGE + 1;
-        const int64_t first = a.sums ? blockIdx.z : 0;
-        const int64_t stop = a.sums ? oct_cuda_min(first + 1, blocks) : blocks;
+        t.queries = t.n_rows * t.n_q;
+        const int blocks = last / OCT_CUDA_KV_PAGE + 1, first = a.sums ? (int)blockIdx.z : 0;
+        const int stop = a.sums && first < blocks ? first + 1 : blocks;
         for (t.first = 0; t.first < t.queries && first < stop; t.first += room)
             attention_pass<TYPE, Q>(a, t, first, stop);
     }
@@ -440,19 +437,19 @@ ATTENTION_ENTRY(4, 6, 2)
 /* A block for each row and query head. */
 OCT_ENTRY(attention_fold, attention, 128, 8)
 {
-    const int64_t r = blockIdx.x, head = blockIdx.y, P = a.kv.head_dim;
-    const int64_t n_q = a.heads.n_q_heads / a.heads.n_kv_heads;
-    const int64_t blocks = a.pos[token_of(a, r)] / OCT_CUDA_KV_PAGE + 1;
+    const int r = (int)blockIdx.x, head = (int)blockIdx.y;
+    const int64_t P = a.kv.head_dim, n_q = a.heads.n_q_heads / a.heads.n_kv_heads;
+    const int blocks = a.pos[token_of(a, r)] / OCT_CUDA_KV_PAGE + 1;
     const float *sums = a.sums + sums_at(a, r, head, 0);
     const int64_t step = a.kv.v_stride + 1;
     float l = sums[a.kv.v_stride];
     OCT_UNROLL_BY(8)
-    for (int64_t b = 1; b < blocks; b++)
+    for (int b = 1; b < blocks; b++)
         l = oct_add(l, sums[b * step + a.kv.v_stride]);
     for (int64_t i = threadIdx.x; i < P; i += blockDim.x) {
         float o = sums[i];
         OCT_UNROLL_BY(8)
-        for (int64_t b = 1; b < blocks; b++)
+        for (int b = 1; b < blocks; b++)
             o = oct_add(o, sums[b * step + i]);
         a.out[(r * a.heads.n_q_heads + a.heads.first_head * n_q + head) * P + i] = oct_div(o, l);
     }

@@ -59,6 +59,7 @@ const oct_backend_kind oct_cuda_kind = {.name = "cuda",
                                         .packed = true,
                                         .supports = cuda_supports,
                                         .temp_bytes = oct_cuda_temp_bytes,
+                                        .stream_bytes = oct_cuda_stream_bytes,
                                         .scratch_bytes = cuda_scratch_bytes};
 
 static size_t take(size_t *used, size_t bytes)
@@ -115,7 +116,8 @@ static void cuda_release(oct_backend *b, void *p, size_t bytes)
 static oct_status cuda_upload(oct_backend *b, void *to, const void *from, size_t bytes,
                               oct_error *err)
 {
-    const oct_cuda *c = cuda_of(b);
+    oct_cuda *c = cuda_of(b);
+    OCT_TRY(oct_cuda_streamer_join(c, err));
     OCT_TRY(enter(c, err));
     oct_status status =
         oct_cuda_check(c, c->api->upload((oct_cuda_address)(uintptr_t)to, from, bytes, c->stream),
@@ -127,7 +129,8 @@ static oct_status cuda_upload(oct_backend *b, void *to, const void *from, size_t
 static oct_status cuda_download(oct_backend *b, void *to, const void *from, size_t bytes,
                                 oct_error *err)
 {
-    const oct_cuda *c = cuda_of(b);
+    oct_cuda *c = cuda_of(b);
+    OCT_TRY(oct_cuda_streamer_join(c, err));
     OCT_TRY(enter(c, err));
     oct_status status =
         oct_cuda_check(c, c->api->download(to, (oct_cuda_address)(uintptr_t)from, bytes, c->stream),
@@ -138,7 +141,8 @@ static oct_status cuda_download(oct_backend *b, void *to, const void *from, size
 
 static oct_status cuda_wait(oct_backend *b, oct_error *err)
 {
-    const oct_cuda *c = cuda_of(b);
+    oct_cuda *c = cuda_of(b);
+    OCT_TRY(oct_cuda_streamer_join(c, err));
     OCT_TRY(enter(c, err));
     oct_status status = oct_cuda_check(c, c->api->stream_sync(c->stream), "computing", err);
     leave(c);
@@ -287,6 +291,7 @@ static oct_status cuda_run(oct_backend *b, const oct_plan *p, unsigned char *buf
     oct_cuda_run run = {
         .cuda = c, .plan = p, .buffer = buffer, .place = p->steps[first].place, .run = r};
     oct_status status = OCT_OK;
+    OCT_TRY(oct_cuda_streamer_join(c, err));
     OCT_TRY(enter(c, err));
     if (c->fresh)
         status = bring_inputs(c, r, &r->kv[run.place], err);
@@ -303,7 +308,10 @@ static oct_status cuda_run(oct_backend *b, const oct_plan *p, unsigned char *buf
 static void cuda_free(oct_backend *b)
 {
     oct_cuda *c = cuda_of(b);
-    if (c->context && enter(c, NULL) == OCT_OK) {
+    const bool entered = c->context && enter(c, NULL) == OCT_OK;
+    if (c->streamer)
+        oct_cuda_streamer_free(c);
+    if (entered) {
         if (c->stream)
             (void)c->api->stream_free(c->stream);
         if (c->module)
@@ -354,6 +362,8 @@ static oct_status open_parts(oct_cuda *c, oct_error *err)
         return oct_fail(err, OCT_ERR_MEMORY, "GPU %d: out of memory", c->n.device);
     c->saturated = (uint64_t *)(void *)(c->inputs + c->at.bytes);
     *c->saturated = 0;
+    if (c->n.streams)
+        OCT_TRY(oct_cuda_streamer_open(c, err));
     OCT_TRY(
         oct_cuda_check(c, c->api->fill(c->device, 0, bytes, c->stream), "memory for inputs", err));
     return oct_cuda_check(c, c->api->stream_sync(c->stream), "memory for inputs", err);
@@ -391,6 +401,7 @@ oct_status oct_cuda_open(const void *numbers, oct_backend **out, oct_error *err)
                             .begin = cuda_begin,
                             .end = cuda_end,
                             .run = cuda_run,
+                            .stream = oct_cuda_stream_begin,
                             .free = cuda_free};
     c->n = *(const oct_cuda_numbers *)numbers;
     c->api = api;

@@ -9,14 +9,14 @@ static int64_t rows_of(const oct_cuda_run *c, const oct_tensor *t)
     return t->selected ? c->run->n_out : c->run->n_rows;
 }
 
-static void *data_of(const oct_cuda_run *c, const oct_tensor *t)
+void *oct_cuda_data(const oct_cuda_run *c, const oct_tensor *t)
 {
     return c->buffer + oct_plan_offset(c->plan, c->place, t);
 }
 
 static float *row_of(const oct_cuda_run *c, const oct_tensor *t, int64_t row)
 {
-    return (float *)data_of(c, t) + row * t->cols;
+    return (float *)oct_cuda_data(c, t) + row * t->cols;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -34,7 +34,7 @@ static size_t take(size_t *used, size_t bytes)
     return at;
 }
 
-static oct_act_layout act_of(const oct_node *n, int which)
+oct_act_layout oct_cuda_act(const oct_node *n, int which)
 {
     oct_act_layout act;
     const oct_weight_layout *l = &n->w[which]->layout;
@@ -60,7 +60,7 @@ static linear_temp linear_temp_of(const oct_shard *s, const oct_node *n, int64_t
     linear_temp t = {0};
     int64_t parts = parts_of(s, n->w[0]);
     rows = least(rows, OCT_CUDA_PIECE);
-    t.x = take(&t.bytes, (size_t)rows * act_of(n, 0).bytes);
+    t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
     if (parts > 1)
         t.parts = take(&t.bytes, (size_t)(parts * rows * n->w[0]->layout.n_out) * sizeof(float));
     return t;
@@ -79,13 +79,13 @@ static experts_temp experts_temp_of(const oct_shard *s, const oct_node *n, int64
     const oct_weight_layout *down = &n->w[1]->layout;
     rows = least(rows, OCT_CUDA_PIECE);
     size_t slots = (size_t)(rows * n->n_used), parts = (size_t)parts_of(s, n->w[1]);
-    t.x = take(&t.bytes, (size_t)rows * act_of(n, 0).bytes);
+    t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
     t.order = take(&t.bytes, slots * sizeof(int32_t));
     t.x_row = take(&t.bytes, slots * sizeof(int32_t));
     t.n_sorted = take(&t.bytes, sizeof(int32_t));
     t.tiles = take(&t.bytes, (slots + (size_t)down->n_experts) * sizeof(oct_cuda_tile));
     t.h = take(&t.bytes, slots * (size_t)down->n_in * sizeof(float));
-    t.hq = take(&t.bytes, slots * act_of(n, 1).bytes);
+    t.hq = take(&t.bytes, slots * oct_cuda_act(n, 1).bytes);
     if (parts > 1)
         t.parts = take(&t.bytes, parts * slots * (size_t)down->n_out * sizeof(float));
     return t;
@@ -134,7 +134,7 @@ static oct_status op_embed(oct_cuda_run *c, const oct_step *s, oct_error *err)
                              .slice_rows = n->table->slice_rows,
                              .slice_rows_pad = n->table->slice_rows_pad,
                              .token = oct_cuda_input(c->cuda, c->cuda->at.token),
-                             .out = data_of(c, n->out),
+                             .out = oct_cuda_data(c, n->out),
                              .n_rows = rows_of(c, n->out),
                              .scale = n->scale};
     vocabulary(&c->cuda->n.shard, n->table, &a.first, &a.end);
@@ -146,9 +146,9 @@ static oct_status op_embed(oct_cuda_run *c, const oct_step *s, oct_error *err)
 static oct_status op_norm(oct_cuda_run *c, const oct_step *s, oct_error *err)
 {
     const oct_node *n = s->node;
-    const oct_cuda_norm_args a = {.x = data_of(c, n->in[0]),
+    const oct_cuda_norm_args a = {.x = oct_cuda_data(c, n->in[0]),
                                   .gamma = s->at[0],
-                                  .y = data_of(c, n->out),
+                                  .y = oct_cuda_data(c, n->out),
                                   .n = n->out->cols,
                                   .n_rows = rows_of(c, n->out),
                                   .n_parts = 1,
@@ -161,9 +161,9 @@ static oct_status op_norm(oct_cuda_run *c, const oct_step *s, oct_error *err)
 static oct_status op_route(oct_cuda_run *c, const oct_step *s, oct_error *err)
 {
     const oct_node *n = s->node;
-    const oct_cuda_route_args a = {.x = data_of(c, n->in[0]),
+    const oct_cuda_route_args a = {.x = oct_cuda_data(c, n->in[0]),
                                    .router = s->at[0],
-                                   .routes = data_of(c, n->out),
+                                   .routes = oct_cuda_data(c, n->out),
                                    .n = n->plain->cols,
                                    .n_rows = rows_of(c, n->out),
                                    .route_bytes = (int64_t)n->out->row_bytes,
@@ -173,17 +173,32 @@ static oct_status op_route(oct_cuda_run *c, const oct_step *s, oct_error *err)
     return oct_cuda_launch_kernel(c, &l, &a, err);
 }
 
+/* Slots of a layer that was divided: the host's lie in temporary memory, and each side has zeros
+ * where the other computed. */
+static void join_slots(const oct_cuda_run *c, const oct_step *s, oct_cuda_combine_args *a)
+{
+    const float *host = (const float *)(const void *)(c->buffer + s->temp_offset);
+    if (c->run->elsewhere == 0) {
+        a->slots = host;
+    } else if (!c->run->all_elsewhere) {
+        a->part_stride = host - a->slots;
+        a->n_parts = 2;
+    }
+}
+
 static oct_status op_combine(oct_cuda_run *c, const oct_step *s, oct_error *err)
 {
     const oct_node *n = s->node;
-    const oct_cuda_combine_args a = {.slots = data_of(c, n->in[0]),
-                                     .routes = data_of(c, n->in[1]),
-                                     .out = data_of(c, n->out),
-                                     .route_bytes = (int64_t)n->in[1]->row_bytes,
-                                     .n = n->out->cols,
-                                     .n_rows = rows_of(c, n->out),
-                                     .n_parts = 1,
-                                     .n_used = (int32_t)n->n_used};
+    oct_cuda_combine_args a = {.slots = oct_cuda_data(c, n->in[0]),
+                               .routes = oct_cuda_data(c, n->in[1]),
+                               .out = oct_cuda_data(c, n->out),
+                               .route_bytes = (int64_t)n->in[1]->row_bytes,
+                               .n = n->out->cols,
+                               .n_rows = rows_of(c, n->out),
+                               .n_parts = 1,
+                               .n_used = (int32_t)n->n_used};
+    if (s->joined)
+        join_slots(c, s, &a);
     const oct_cuda_launch l = oct_cuda_combine_launch(&a);
     return oct_cuda_launch_kernel(c, &l, &a, err);
 }
@@ -191,9 +206,9 @@ static oct_status op_combine(oct_cuda_run *c, const oct_step *s, oct_error *err)
 static oct_status op_select(oct_cuda_run *c, const oct_step *s, oct_error *err)
 {
     const oct_node *n = s->node;
-    const oct_cuda_select_args a = {.x = data_of(c, n->in[0]),
+    const oct_cuda_select_args a = {.x = oct_cuda_data(c, n->in[0]),
                                     .out_row = oct_cuda_input(c->cuda, c->cuda->at.out_row),
-                                    .out = data_of(c, n->out),
+                                    .out = oct_cuda_data(c, n->out),
                                     .n = n->out->cols,
                                     .n_rows = c->run->n_out};
     const oct_cuda_launch l = oct_cuda_select_launch(&a);
@@ -202,9 +217,9 @@ static oct_status op_select(oct_cuda_run *c, const oct_step *s, oct_error *err)
 
 /* ---- matrices -------------------------------------------------------------------------------- */
 
-static oct_status quantise(oct_cuda_run *c, const float *x, unsigned char *to,
-                           const oct_act_layout *act, int64_t rows, const int32_t *n_used,
-                           oct_error *err)
+oct_status oct_cuda_quantise(oct_cuda_run *c, const float *x, unsigned char *to,
+                             const oct_act_layout *act, int64_t rows, const int32_t *n_used,
+                             oct_error *err)
 {
     const oct_cuda_quantise_args a = {
         .x = x, .to = to, .act = *act, .n_rows = rows, .n_used = n_used};
@@ -212,8 +227,7 @@ static oct_status quantise(oct_cuda_run *c, const float *x, unsigned char *to,
     return oct_cuda_launch_kernel(c, &l, &a, err);
 }
 
-/* The step's matrix w[which]; whose rows it takes and gives is the caller's to add. */
-static oct_cuda_linear_args linear_args(const oct_cuda_run *c, const oct_step *s, int which)
+oct_cuda_linear_args oct_cuda_linear(const oct_cuda_run *c, const oct_step *s, int which)
 {
     const oct_weight *w = s->node->w[which];
     const oct_weight_layout *l = &w->layout;
@@ -232,7 +246,7 @@ static oct_cuda_linear_args linear_args(const oct_cuda_run *c, const oct_step *s
                                   .group_quads = l->group_quads,
                                   .panel_bytes = l->panel_bytes,
                                   .group_bytes = l->group_bytes,
-                                  .act = act_of(s->node, which),
+                                  .act = oct_cuda_act(s->node, which),
                                   .first_slice = (int32_t)slices.first,
                                   .end_slice = (int32_t)slices.end,
                                   .split_in = l->split == OCT_SPLIT_IN,
@@ -246,14 +260,14 @@ static oct_status linear_piece(oct_cuda_run *c, const oct_step *s, int64_t first
     const linear_temp t = linear_temp_of(&c->cuda->n.shard, n, c->plan->graph->rows);
     unsigned char *temp = c->buffer + s->temp_offset;
     int64_t parts = parts_of(&c->cuda->n.shard, n->w[0]), n_out = n->w[0]->layout.n_out;
-    oct_cuda_linear_args a = linear_args(c, s, 0);
+    oct_cuda_linear_args a = oct_cuda_linear(c, s, 0);
     a.x = temp + t.x;
     a.y = parts > 1 ? (float *)(void *)(temp + t.parts) : row_of(c, n->out, first);
     a.y_cols = n_out;
     a.part_stride = rows * n_out;
     a.n_rows = rows;
     a.tile_rows = oct_cuda_tile_rows(rows, 1, rows, 0);
-    OCT_TRY(quantise(c, row_of(c, n->in[0], first), temp + t.x, &a.act, rows, NULL, err));
+    OCT_TRY(oct_cuda_quantise(c, row_of(c, n->in[0], first), temp + t.x, &a.act, rows, NULL, err));
     oct_cuda_launch l = oct_cuda_linear_launch(&a);
     OCT_TRY(oct_cuda_launch_kernel(c, &l, &a, err));
     if (parts == 1)
@@ -296,7 +310,7 @@ static oct_cuda_sort_args sort_args(const oct_cuda_run *c, const oct_step *s, in
                             .tiles = (oct_cuda_tile *)(void *)(temp + t->tiles)};
     if (n->in[1]) {
         a.route_bytes = (int64_t)n->in[1]->row_bytes;
-        a.routes = (const unsigned char *)data_of(c, n->in[1]) + first * a.route_bytes;
+        a.routes = (const unsigned char *)oct_cuda_data(c, n->in[1]) + first * a.route_bytes;
     }
     a.tile_rows = oct_cuda_tile_rows(rows * n->n_used, l->n_experts, rows, l->unit_groups > 1);
     a.n_tiles = oct_cuda_tiles(rows * n->n_used, l->n_experts, a.tile_rows);
@@ -313,7 +327,7 @@ static oct_status experts_piece(oct_cuda_run *c, const oct_step *s, int64_t firs
     const oct_cuda_sort_args sort = sort_args(c, s, first, rows, temp, &t);
     int64_t parts = parts_of(shard, n->w[1]), slots = rows * n->n_used, D = n->out->cols;
     float *h = (float *)(void *)(temp + t.h), *out = row_of(c, n->out, first * n->n_used);
-    oct_cuda_linear_args up = linear_args(c, s, 0), down = linear_args(c, s, 1);
+    oct_cuda_linear_args up = oct_cuda_linear(c, s, 0), down = oct_cuda_linear(c, s, 1);
     up.x = temp + t.x;
     up.y = h;
     up.y_cols = n->w[1]->layout.n_in;
@@ -330,10 +344,10 @@ static oct_status experts_piece(oct_cuda_run *c, const oct_step *s, int64_t firs
     up.tile_rows = down.tile_rows = sort.tile_rows;
     oct_cuda_launch l = oct_cuda_sort_launch(&sort);
     OCT_TRY(oct_cuda_launch_kernel(c, &l, &sort, err));
-    OCT_TRY(quantise(c, row_of(c, n->in[0], first), temp + t.x, &up.act, rows, NULL, err));
+    OCT_TRY(oct_cuda_quantise(c, row_of(c, n->in[0], first), temp + t.x, &up.act, rows, NULL, err));
     l = oct_cuda_linear_launch(&up);
     OCT_TRY(oct_cuda_launch_kernel(c, &l, &up, err));
-    OCT_TRY(quantise(c, h, temp + t.hq, &down.act, slots, sort.n_sorted, err));
+    OCT_TRY(oct_cuda_quantise(c, h, temp + t.hq, &down.act, slots, sort.n_sorted, err));
     l = oct_cuda_linear_launch(&down);
     OCT_TRY(oct_cuda_launch_kernel(c, &l, &down, err));
     if (parts == 1 && sort.first_expert == 0 && sort.end_expert == sort.n_experts)
@@ -402,7 +416,7 @@ static oct_status op_rope_store(oct_cuda_run *c, const oct_step *s, oct_error *e
     }
     const oct_cuda_rope_args a = {.kv = copy.kv,
                                   .heads = heads_of(c, n->attn),
-                                  .qkv = data_of(c, n->out),
+                                  .qkv = oct_cuda_data(c, n->out),
                                   .rope = s->at[0],
                                   .pos = oct_cuda_input(cuda, cuda->at.pos),
                                   .seq = oct_cuda_input(cuda, cuda->at.seq),
@@ -427,12 +441,12 @@ static oct_status op_attention(oct_cuda_run *c, const oct_step *s, oct_error *er
     }
     oct_cuda_attention_args a = {.kv = kv_of(c),
                                  .heads = heads_of(c, n->attn),
-                                 .qkv = data_of(c, n->in[0]),
+                                 .qkv = oct_cuda_data(c, n->in[0]),
                                  .pos = oct_cuda_input(cuda, cuda->at.pos),
                                  .seq = oct_cuda_input(cuda, cuda->at.seq),
                                  .out_row =
                                      selected ? oct_cuda_input(cuda, cuda->at.out_row) : NULL,
-                                 .out = data_of(c, n->out),
+                                 .out = oct_cuda_data(c, n->out),
                                  .n_rows = rows,
                                  .max_blocks = oct_kv_pages_of(most),
                                  .layer = s->kv_layer,

@@ -82,6 +82,7 @@ OCT_DEVICE float oct_float_of_half(uint32_t h) /* the low 16 bits; exact */
 #define OCT_PUT(p, v) (*(p) = (v))
 #define OCT_SHARED_ADD(p, v) ((void)atomicAdd((p), (v))) /* int32 */
 #define OCT_BARRIER() __syncthreads()
+#define OCT_IN_ORDER() asm volatile("" ::: "memory") /* for the compiler alone */
 
 /* 16 bytes from global to shared memory, zeros if not ok; there after OCT_COPIES_WAIT and a barrier. */
 #if __CUDA_ARCH__ >= 800
@@ -144,7 +145,7 @@ OCT_DEVICE int32_t oct_dot4(uint32_t w, uint32_t x, int32_t c)
 #if __CUDA_ARCH__ >= 800
 OCT_DEVICE void oct_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

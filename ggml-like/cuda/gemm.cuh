@@ -28,18 +28,20 @@ enum {
     GEMM_STAGE_BYTES = GEMM_PANELS * GEMM_PANEL_BYTES + 2 * GEMM_PLANE
 };
 
-/* Where the next stage of inputs is. */
+/* Where a stage of inputs is. */
 typedef struct gemm_place {
     int group, quad; /* of the unit's groups, of the group's quads */
 } gemm_place;
 
-OCT_DEVICE void gemm_advance(const oct_cuda_linear_args &a, gemm_place *at)
+/* Moves on to the next; whether a group has ended. */
+OCT_DEVICE bool gemm_advance(const oct_cuda_linear_args &a, gemm_place *at)
 {
     at->quad += GEMM_QUADS;
-    if (at->quad >= a.group_quads) {
-        at->quad = 0;
-        at->group++;
-    }
+    if (at->quad < (int)a.group_quads)
+        return false;
+    at->quad = 0;
+    at->group++;
+    return true;
 }
 
 /* The unit's first group, among those of the activations. */
@@ -48,35 +50,57 @@ OCT_DEVICE int gemm_first_group(const oct_cuda_linear_args &a)
     return a.split_in ? (a.first_slice + (int)blockIdx.z) * (int)a.unit_groups : 0;
 }
 
-/* Begins to copy a stage. Quads and panels that there are not become zeros. rows: of the
- * pieces that this thread copies. */
-OCT_DEVICE void gemm_copy(const oct_cuda_linear_args &a, const oct_cuda_tile &tile,
-                          const uint32_t *rows, gemm_place at, unsigned char *stage)
+/* What a thread copies next: a piece of 16 bytes of a quad and of the quad eight further on, and of
+ * rows. It moves on by itself, so that no stage computes an address anew. */
+typedef struct gemm_pieces {
+    const uint8_t *w;
+    uint32_t w_to;               /* in the stage */
+    int quads;                   /* of the group, from this piece's on; none of a panel beyond the last */
+    uint32_t x[GEMM_ROW_COPIES]; /* 16 bytes each, from the digits: 32 bits are enough */
+    gemm_place at;
+} gemm_pieces;
+
+OCT_DEVICE gemm_pieces gemm_pieces_of(const oct_cuda_linear_args &a, const oct_cuda_tile &tile)
 {
+    const uint32_t i = threadIdx.x, piece = i % 16, quad = i / 16 % 8, panel = i / 128;
     const int slice = a.first_slice + (int)blockIdx.z;
-    const uint8_t *weights = a.weights + tile.expert * a.expert_stride + slice * a.slice_stride +
-                             blockIdx.y * GEMM_PANELS * a.panel_bytes;
-    const int panels = (int)a.n_panels - (int)blockIdx.y * GEMM_PANELS;
-    const uint64_t w0 = at.group * a.group_bytes + (uint32_t)at.quad * 256;
-    OCT_UNROLL
-    for (int k = 0; k < GEMM_PANEL_BYTES / 16 * GEMM_PANELS / GEMM_THREADS; k++) {
-        const int i = threadIdx.x + k * GEMM_THREADS;
-        const int panel = i / (GEMM_QUADS * 16), quad = i / 16 % GEMM_QUADS, piece = i % 16;
-        const bool ok = panel < panels && at.quad + quad < a.group_quads;
-        const uint8_t *from = weights + (ok ? panel * a.panel_bytes + w0 + quad * 256 + piece * 16 : 0);
-        OCT_COPY16(stage + panel * GEMM_PANEL_BYTES + quad * 256 + (piece ^ quad / 4 * 2) * 16, from,
-                   ok);
-    }
-    const uint32_t plane = (uint32_t)(a.act.n_groups * a.act.group_pad);
-    const unsigned char *digits = a.x + a.act.digits_at +
-                                  (gemm_first_group(a) + at.group) * a.act.group_pad +
-                                  at.quad * OCT_QUAD;
-    unsigned char *to = stage + GEMM_PANELS * GEMM_PANEL_BYTES;
+    gemm_pieces p;
+    p.w = a.weights + tile.expert * a.expert_stride + slice * a.slice_stride +
+          (blockIdx.y * GEMM_PANELS + panel) * a.panel_bytes + quad * 256 + piece * 16;
+    p.w_to = panel * GEMM_PANEL_BYTES + quad * 256 + (piece ^ quad / 4 * 2) * 16;
+    p.quads = blockIdx.y * GEMM_PANELS + panel < a.n_panels ? (int)(a.group_quads - quad) : 0;
+    p.at = {0, 0};
+    const uint32_t plane = (uint32_t)(a.act.n_groups * a.act.group_pad / 16);
     OCT_UNROLL
     for (int k = 0; k < GEMM_ROW_COPIES; k++) {
-        const int i = threadIdx.x + k * GEMM_THREADS, d = i / (GEMM_PLANE / 16), piece = i % 4;
-        if (i < 2 * GEMM_PLANE / 16)
-            OCT_COPY16(to + i * 16, digits + (uint64_t)rows[k] * 64 + d * plane + piece * 16, true);
+        const uint32_t j = i + k * GEMM_THREADS;
+        p.x[k] = row_of(a, tile, j / 4 % GEMM_ROWS) * 4 + j / (GEMM_PLANE / 16) * plane + j % 4 +
+                 (uint32_t)(gemm_first_group(a) * a.act.group_pad / 16);
+    }
+    return p;
+}
+
+/* Begins to copy a stage; nothing beyond the last group. Quads and panels that there are not become
+ * zeros. */
+OCT_DEVICE void gemm_copy(const oct_cuda_linear_args &a, gemm_pieces *p, unsigned char *stage)
+{
+    if (p->at.group < a.unit_groups) {
+        OCT_UNROLL
+        for (int k = 0; k < 2; k++) { /* what changes places is the same eight quads on, but for bit 6 */
+            const bool ok = p->at.quad + 8 * k < p->quads;
+            OCT_COPY16(stage + (p->w_to ^ 64 * k) + 2048 * k, ok ? p->w + 2048 * k : a.weights, ok);
+        }
+        unsigned char *to = stage + GEMM_PANELS * GEMM_PANEL_BYTES + threadIdx.x * 16;
+        OCT_UNROLL
+        for (int k = 0; k < GEMM_ROW_COPIES; k++) {
+            if (threadIdx.x + k * GEMM_THREADS < 2 * GEMM_PLANE / 16)
+                OCT_COPY16(to + k * GEMM_THREADS * 16,
+                           a.x + a.act.digits_at + (uint64_t)p->x[k] * 16, true);
+            p->x[k] += GEMM_QUADS / 4;
+        }
+        p->w += GEMM_PANEL_BYTES;
+        if (gemm_advance(a, &p->at)) /* the stages of a group may be longer than it is */
+            p->w -= (a.group_quads + GEMM_QUADS - 1) / GEMM_QUADS * GEMM_PANEL_BYTES - a.group_bytes;
     }
     OCT_COPIES_COMMIT();
 }
@@ -126,9 +150,11 @@ OCT_DEVICE void gemm_stage(const unsigned char *stage, int panel, int row0, gemm
 
 /* A block of activations ends: t = fma(sum, scale, t). */
 template <int DIGITS>
-OCT_DEVICE void gemm_block_end(const oct_cuda_linear_args &a, const oct_cuda_tile &tile, int row0,
-                               int block, gemm_sums *s, float (*t)[2][4])
+OCT_DEVICE void gemm_block_end(const oct_cuda_linear_args &a, int row0, int block, gemm_sums *s,
+                               float (*t)[2][4])
 {
+    OCT_IN_ORDER(); /* so that nothing for this is kept in registers all the time */
+    const oct_cuda_tile tile = tile_of(a, blockIdx.x);
     OCT_UNROLL
     for (int i = 0; i < 4; i++) {
         const int n = i / 2, j = i % 2;
@@ -150,8 +176,8 @@ OCT_DEVICE void gemm_block_end(const oct_cuda_linear_args &a, const oct_cuda_til
     }
 }
 
-/* Four channels from the panel's `channel` on, of one row: how many of them there are. */
-OCT_DEVICE void gemm_put(float *to, int64_t left, const float *v)
+/* Four channels of a row, or those that are left. */
+OCT_DEVICE void gemm_put(float *to, int left, const float *v)
 {
     if (left >= 4 && (uintptr_t)to % 16 == 0) {
         *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
@@ -163,41 +189,49 @@ OCT_DEVICE void gemm_put(float *to, int64_t left, const float *v)
             to[i] = v[i];
 }
 
-/* A group ends: y = fma(t, scale, y). y is where it is to be in the end: each element has one thread. */
-OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, const oct_cuda_tile &tile, int row0,
-                               int64_t panel, int group, float (*t)[2][4])
+/* A group ends: y = fma(t, scale, y). y is where it is to be in the end: each element has one thread.
+ * GELU: there is one group, and half as many columns. */
+template <bool GELU>
+OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, int row0, int panel, int group,
+                               float (*t)[2][4])
 {
-    const int lane = threadIdx.x % 32, g = lane / 4;
-    const int64_t slice = a.first_slice + (int)blockIdx.z, width = a.gelu ? 32 : 64;
+    OCT_IN_ORDER();
+    const oct_cuda_tile tile = tile_of(a, blockIdx.x);
+    const int lane = threadIdx.x % 32, channel = lane / 4 * 4, width = GELU ? 32 : 64;
+    const int slice = a.first_slice + (int)blockIdx.z;
+    const int unit_out = (int)(GELU ? a.unit_out / 2 : a.unit_out);
+    const int left = unit_out - panel * width - channel;
+    float *y = a.y + (a.split_in ? blockIdx.z * a.part_stride : slice * unit_out) + panel * width +
+               channel;
     const uint16_t *scale =
         (const uint16_t *)(a.scales + tile.expert * a.scale_expert_stride +
                            slice * a.scale_slice_stride) +
-        (panel * a.unit_groups + group) * 64 + 4 * g;
-    const int64_t unit_out = a.gelu ? a.unit_out / 2 : a.unit_out;
-    float *y = a.y + (a.split_in ? blockIdx.z * a.part_stride : slice * unit_out) + panel * width;
+        (panel * a.unit_groups + group) * 64 + channel;
+    if (panel >= a.n_panels)
+        return;
     OCT_UNROLL
     for (int i = 0; i < 4; i++) {
         const int n = i / 2, j = i % 2, row = row0 + n * 8 + lane % 4 * 2 + j;
         if (row >= tile.n)
             continue;
-        const int64_t to = a.y_row ? a.y_row[tile.first + row] : tile.first + row;
+        OCT_IN_ORDER(); /* else the loads of all rows come first, and need registers */
+        float *to = y + (a.y_row ? a.y_row[tile.first + row] : tile.first + row) * a.y_cols;
         float v[2][4];
         OCT_UNROLL
-        for (int k = 0; k < 8; k++) { /* channel 4 g + k % 4 of half k / 4 */
-            float *out = y + to * a.y_cols + k / 4 * 32 + 4 * g + k % 4;
-            const bool there = panel * width + k / 4 * 32 + 4 * g + k % 4 < unit_out;
-            const float before = group > 0 && there ? *out : 0.0f;
+        for (int k = 0; k < 8; k++) { /* channel k % 4 of half k / 4 */
+            const bool again = !GELU && group > 0 && k / 4 * 32 + k % 4 < left;
             v[k / 4][k % 4] = oct_fma(t[k / 2][n][k % 2 * 2 + j],
-                                      oct_float_of_bf16(scale[k / 4 * 32 + k % 4]), before);
+                                      oct_float_of_bf16(scale[k / 4 * 32 + k % 4]),
+                                      again ? to[k / 4 * 32 + k % 4] : 0.0f);
         }
-        if (a.gelu) {
+        if (GELU) {
             OCT_UNROLL
             for (int k = 0; k < 4; k++)
                 v[0][k] = oct_mul(math_gelu(v[0][k]), v[1][k]);
         }
-        gemm_put(y + to * a.y_cols + 4 * g, unit_out - panel * width - 4 * g, v[0]);
-        if (!a.gelu)
-            gemm_put(y + to * a.y_cols + 32 + 4 * g, unit_out - panel * width - 32 - 4 * g, v[1]);
+        gemm_put(to, left, v[0]);
+        if (!GELU)
+            gemm_put(to + 32, left - 32, v[1]);
     }
     OCT_UNROLL
     for (int i = 0; i < 32; i++)
@@ -211,40 +245,31 @@ template <int DIGITS> OCT_DEVICE void gemm(const oct_cuda_linear_args &a)
     if (tile.n == 0)
         return;
     const int warp = threadIdx.x / 32, panel = warp % GEMM_PANELS, row0 = warp / GEMM_PANELS * 16;
-    uint32_t rows[GEMM_ROW_COPIES];
-    OCT_UNROLL
-    for (int k = 0; k < GEMM_ROW_COPIES; k++)
-        rows[k] = row_of(a, tile, (threadIdx.x + k * GEMM_THREADS) / 4 % GEMM_ROWS);
-    const int stages = (int)(a.unit_groups * ((a.group_quads + GEMM_QUADS - 1) / GEMM_QUADS));
-    const int block_quads = (int)a.act.block / OCT_QUAD;
+    gemm_pieces pieces = gemm_pieces_of(a, tile);
+    const int block_quads = (DIGITS == 2 ? OCT_ACT_BLOCK : OCT_ACT_BLOCK_I8) / OCT_QUAD;
     gemm_sums s = {};
     float t[4][2][4] = {};
-    gemm_place ahead = {0, 0}, at = {0, 0};
-    for (int i = 0; i < GEMM_STAGES - 1; i++) {
-        if (i < stages)
-            gemm_copy(a, tile, rows, ahead, OCT_SHARED + i * GEMM_STAGE_BYTES);
-        else
-            OCT_COPIES_COMMIT();
-        gemm_advance(a, &ahead);
-    }
-    for (int i = 0; i < stages; i++) {
+    gemm_place at = {0, 0};
+    int now = 0; /* the stage of the sums; behind it those ahead, in a ring */
+    for (int i = 0; i < GEMM_STAGES - 1; i++)
+        gemm_copy(a, &pieces, OCT_SHARED + i * GEMM_STAGE_BYTES);
+    do {
         OCT_COPIES_WAIT(GEMM_STAGES - 2);
         OCT_BARRIER();
-        if (i + GEMM_STAGES - 1 < stages)
-            gemm_copy(a, tile, rows, ahead,
-                      OCT_SHARED + (i + GEMM_STAGES - 1) % GEMM_STAGES * GEMM_STAGE_BYTES);
-        else
-            OCT_COPIES_COMMIT();
-        gemm_advance(a, &ahead);
-        gemm_stage<DIGITS>(OCT_SHARED + i % GEMM_STAGES * GEMM_STAGE_BYTES, panel, row0, &s);
+        gemm_copy(a, &pieces,
+                  OCT_SHARED + (now == 0 ? GEMM_STAGES - 1 : now - 1) * GEMM_STAGE_BYTES);
+        gemm_stage<DIGITS>(OCT_SHARED + now * GEMM_STAGE_BYTES, panel, row0, &s);
+        now = now == GEMM_STAGES - 1 ? 0 : now + 1;
         const int group = at.group, block = at.quad / block_quads;
-        gemm_advance(a, &at);
-        if (at.group != group || at.quad % block_quads == 0)
-            gemm_block_end<DIGITS>(a, tile, row0,
-                                   (gemm_first_group(a) + group) * (int)a.act.group_blocks + block, &s, t);
-        if (at.group != group && (int)blockIdx.y * GEMM_PANELS + panel < a.n_panels)
-            gemm_group_end(a, tile, row0, (int)blockIdx.y * GEMM_PANELS + panel, group, t);
-    }
+        const bool ends = gemm_advance(a, &at);
+        if (ends || at.quad % block_quads == 0)
+            gemm_block_end<DIGITS>(
+                a, row0, (gemm_first_group(a) + group) * (int)a.act.group_blocks + block, &s, t);
+        if (ends && !a.gelu)
+            gemm_group_end<false>(a, row0, (int)blockIdx.y * GEMM_PANELS + panel, group, t);
+    } while (at.group < a.unit_groups);
+    if (a.gelu)
+        gemm_group_end<true>(a, row0, (int)blockIdx.y * GEMM_PANELS + panel, 0, t);
 }
 
 OCT_ENTRY(gemm, linear, 384, 1)

@@ -13,10 +13,11 @@ template <int R> OCT_DEVICE void head(const oct_cuda_head_args &a)
     const uint16_t *w =
         oct_table_row(a.table, mine ? v : a.first, a.slice_rows, a.slice_rows_pad, a.cols);
     float sum[R][8] = {};
-    const float *x[R];
+    const float *x = a.x + r0 * a.cols;
+    uint32_t row[R]; /* from x; those beyond the last are the first */
     OCT_UNROLL
     for (int r = 0; r < R; r++)
-        x[r] = a.x + (r0 + r < a.n_rows ? r0 + r : r0) * a.cols;
+        row[r] = r0 + r < a.n_rows ? (uint32_t)(r * a.cols) : 0;
     int64_t i = 8 * half;
     const bool aligned = a.cols % 8 == 0;
     for (; aligned && i - 8 * half + 64 <= a.cols; i += 64) {
@@ -31,7 +32,7 @@ template <int R> OCT_DEVICE void head(const oct_cuda_head_args &a)
             for (int r = 0; r < R; r++) {
                 OCT_UNROLL
                 for (int j = 0; j < 8; j += 4) {
-                    const uint4 f = oct_load16(x[r] + i + 16 * k + j);
+                    const uint4 f = oct_load16(x + row[r] + i + 16 * k + j);
                     const uint32_t p = pair[j / 2], q = pair[j / 2 + 1];
                     sum[r][j] = oct_fma(oct_of_bits(f.x), oct_of_bits(p << 16), sum[r][j]);
                     sum[r][j + 1] =
@@ -49,7 +50,7 @@ template <int R> OCT_DEVICE void head(const oct_cuda_head_args &a)
             if (i + j < a.cols) {
                 OCT_UNROLL
                 for (int r = 0; r < R; r++)
-                    sum[r][j] = oct_fma(x[r][i + j], oct_float_of_bf16(w[i + j]), sum[r][j]);
+                    sum[r][j] = oct_fma(x[row[r] + i + j], oct_float_of_bf16(w[i + j]), sum[r][j]);
             }
         }
     }
