@@ -125,7 +125,8 @@ def lm_eval():
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    lm = LocalCompletionsAPI(model="octet", base_url=URL + "/v1/completions", tokenizer_backend=None, max_retries=1)
+    lm = LocalCompletionsAPI(model="octet", base_url=URL + "/v1/completions", tokenizer_backend="remote",
+                             custom_prefix_token_id=3, max_retries=1)
     check("is there", lm is not None)
     pairs = [("The history of", " the city"), ("Once upon a", " time")]
     asks = [Instance("loglikelihood", {}, p, i) for i, p in enumerate(pairs)]
