@@ -88,7 +88,8 @@ static inline char *rig_await(const rig_server *s, const char *words, double sec
     return NULL;
 }
 
-/* argv: the command, NULL at its end; it is to say where it listens. port stays 0 if it does not. */
+/* argv: the command, NULL at its end; it is to say where it listens. port stays 0 if it does
+ * not. */
 static inline rig_server rig_server_spawn(char *const *argv)
 {
     rig_server s = {0};

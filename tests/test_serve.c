@@ -474,8 +474,8 @@ static void test_refused(void **state)
     json_decref(a);
 }
 
-/* A prompt that is too long, by tokens and by bytes that no number of tokens within the context could
- * say. */
+/* A prompt that is too long, by tokens and by bytes that no number of tokens within the context
+ * could say. */
 static void test_too_long(void **state)
 {
     (void)state;

@@ -313,8 +313,8 @@ static void begin_stop(oct_serve_server *s, double seconds)
         evconnlistener_disable(s->listener);
 }
 
-/* Answers are given until the time is over; then their clients are told, and after a moment for that
- * to arrive the loop ends. */
+/* Answers are given until the time is over; then their clients are told, and after a moment for
+ * that to arrive the loop ends. */
 static void stop(oct_serve_server *s, double now)
 {
     oct_serve_fault f = {0};

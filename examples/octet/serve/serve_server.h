@@ -1,5 +1,5 @@
-/* serve_server.h: the loop: sockets and connections, what is refused before anything looks at it, and
- * replies. */
+/* serve_server.h: the loop: sockets and connections, what is refused before anything looks at it,
+ * and replies. */
 #ifndef OCT_SERVE_SERVER_H
 #define OCT_SERVE_SERVER_H
 
