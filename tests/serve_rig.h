@@ -181,6 +181,8 @@ static inline bool rig_send(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
+        if (k < 0 && errno == EINTR)
+            continue;
         if (k <= 0)
             return false;
         text += k;
@@ -204,7 +206,10 @@ static inline bool rig_more(rig_stream *s)
         s->text = realloc(s->text, s->room);
         RIG_CHECK(s->text, "memory");
     }
-    ssize_t k = recv(s->fd, s->text + s->n, 1 << 16, 0);
+    ssize_t k;
+    do /* with a timeout set, a stop and SIGCONT interrupt it, too */
+        k = recv(s->fd, s->text + s->n, 1 << 16, 0);
+    while (k < 0 && errno == EINTR);
     if (k <= 0) {
         s->closed = true;
         return false;

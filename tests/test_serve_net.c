@@ -145,7 +145,7 @@ static void test_late_reader(void **state)
     snprintf(a, sizeof a, body, "true");
     snprintf(b, sizeof b, body, "false");
     rig_stream late = open_stream(s.port, "", a);
-    assert_true(rig_metric_becomes(s.port, "texts_ended_total{reason=\"length\"}", 4, 60));
+    assert_true(rig_metric_becomes(s.port, "texts_ended_total{reason=\"length\"}", 4, 250));
     rig_reply whole = rig_ask(s.port, "POST", COMPLETE, "", b);
     rig_reply streamed = rig_read_reply(&late, false);
     assert_int_equal(whole.status, 200);
