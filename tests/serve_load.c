@@ -1,7 +1,7 @@
-/* serve_load.c: many clients of one server, and the promise that none of them can tell: what a request
- * is given is what it is given alone, by a process that has done nothing else. From one seed come
- * arrivals, prompts with common beginnings, lengths, ways to draw, streams, and clients that leave
- * before, in and after their answer begins.
+/* serve_load.c: many clients of one server, and the promise that none of them can tell: what a
+ * request is given is what it is given alone, by a process that has done nothing else. From one
+ * seed come arrivals, prompts with common beginnings, lengths, ways to draw, streams, and clients
+ * that leave before, in and after their answer begins.
  *
  *     serve_load N AT_ONCE SEED MODEL COMMAND ...    COMMAND serves MODEL, say under mpirun
  *

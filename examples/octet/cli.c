@@ -94,7 +94,7 @@ static void on_signal(int sig)
     if (sig == SIGALRM || cancel_flag)
         end_now(sig == SIGALRM ? signal_seen : sig, "octet: interrupted\n");
     signal_seen = sig;
-    cancel_flag = 1;
+    __atomic_store_n(&cancel_flag, 1, __ATOMIC_SEQ_CST); /* other threads read it */
     if (sig != SIGINT || !conversing)
         alarm((unsigned)grace);
 }
@@ -318,13 +318,20 @@ int oct_cli_out_end(void)
 }
 
 /* A value that jansson has no memory for is left out of what it belongs to. */
-static bool json_lost;
+static _Thread_local bool json_lost;
 
 static void *json_memory(size_t n)
 {
     void *p = malloc(n);
     json_lost = json_lost || !p;
     return p;
+}
+
+bool oct_cli_json_lost(void)
+{
+    const bool lost = json_lost;
+    json_lost = false;
+    return lost;
 }
 
 bool oct_cli_json_whole(const json_t *json)

@@ -142,6 +142,8 @@ struct json_t *oct_cli_json_bytes(const char *bytes, size_t n);
 /* Whether a json that will be printed otherwise is whole: there was memory for it and for all that
  * was put into it. If not, reports that. */
 bool oct_cli_json_whole(const struct json_t *json);
+/* Whether jansson was refused memory on this thread since this was asked last. */
+bool oct_cli_json_lost(void);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);

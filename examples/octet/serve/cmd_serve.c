@@ -192,6 +192,9 @@ static void fill_config(serve_state *v, oct_model *m)
         if (oct_token_bytes(m, id, &n) && n > longest)
             longest = n;
     }
+    if (!info->has_tokenizer)
+        oct_cli_warning("%s has no tokenizer: prompts must be token ids, and answers hold no text",
+                        v->session.model);
     c->n_ids_bytes_max = c->n_ctx * (int64_t)longest;
 }
 
@@ -299,7 +302,7 @@ int oct_cmd_serve(int argc, char **argv)
     if (code < 0)
         code = check(&v);
     if (code < 0)
-        code = oct_cli_open(&v.session, "serve", true, &m);
+        code = oct_cli_open(&v.session, "serve", false, &m);
     if (code < 0)
         code = start(&v, m);
     free(v.config.key);

@@ -121,11 +121,9 @@ static void fail(oct_serve_answer *a, const oct_serve_fault *f)
     if (!req)
         return;
     if (a->streaming) {
-        json_t *json = oct_serve_fault_json(f);
-        char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+        char *text = oct_serve_json_text(oct_serve_fault_json(f));
         send_text(a, "data: ", text ? text : "{\"error\":{\"message\":\"out of memory\"}}");
         free(text);
-        json_decref(json);
     }
     const bool streaming = a->streaming;
     finish(a, f->status);
@@ -311,11 +309,17 @@ static void send_text(oct_serve_answer *a, const char *prefix, const char *text)
     a->written = oct_seconds();
 }
 
-/* A chunk as an event; false: there was none. */
+/* A chunk as an event. False: there was none, or no memory for it, which ends the answer. */
 static bool send_json(oct_serve_answer *a, json_t *json)
 {
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
+    const bool lost = oct_cli_json_lost();
+    const bool any = json != NULL;
+    char *text = oct_serve_json_text(json);
+    if (lost || (any && !text)) {
+        free(text);
+        fail_memory(a);
+        return false;
+    }
     if (!text)
         return false;
     send_text(a, "data: ", text);
@@ -361,8 +365,8 @@ static bool all_finished(const oct_serve_answer *a)
 static void end_stream(oct_serve_answer *a)
 {
     struct evhttp_request *req = a->req;
-    if (a->ask.usage)
-        send_json(a, oct_serve_chunk_usage(a));
+    if (a->ask.usage && !send_json(a, oct_serve_chunk_usage(a)))
+        return;
     send_text(a, "data: ", "[DONE]");
     finish(a, 200);
     evhttp_send_reply_end(req);
@@ -375,14 +379,14 @@ static void flush_answer(oct_serve_answer *a)
         return;
     if (a->streaming) {
         for (int64_t i = 0; i < oct_serve_n_choices(a); i++)
-            while (!a->choices[i].closed) {
+            while (a->req && !a->choices[i].closed) {
                 if (hold(a))
                     return;
                 if (!send_json(a, oct_serve_chunk_next(a, i)))
                     break;
             }
     }
-    if (!all_finished(a))
+    if (!a->req || !all_finished(a))
         return;
     oct_serve_metrics_observe(&a->server->metrics.request, oct_seconds() - a->arrived);
     if (a->streaming) {

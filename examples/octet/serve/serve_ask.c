@@ -92,8 +92,8 @@ typedef struct field {
     double lo, hi; /* of numbers */
 } field;
 
-/* Read elsewhere or without meaning here: KNOWN. What is asked for and cannot be given must be empty,
- * or the one thing that is given anyway. */
+/* Read elsewhere or without meaning here: KNOWN. What is asked for and cannot be given must be
+ * empty, or the one thing that is given anyway. */
 static const field fields[] = {
     {"temperature", REAL, 0, 100},
     {"top_p", REAL, 0, 1},
@@ -424,6 +424,8 @@ static bool ids_prompt(const oct_serve_config *c, const json_t *v, oct_serve_pro
     oct_error err = {0};
     if (!oct_serve_ids(c, v, "prompt", &p->ids, &p->n_ids, f))
         return false;
+    if (!oct_model_get_info(c->model)->has_tokenizer)
+        return true; /* they say nothing */
     if (oct_decode(c->model, p->ids, p->n_ids, &p->text, &p->n, &err) != OCT_OK)
         return oct_serve_refuse(f, 400, NULL, "prompt", "%s", err.text);
     return true;

@@ -1,5 +1,5 @@
-/* serve_guard.c: requests that are refused before a route sees them: framing that two programs might
- * read in two ways, pages of other sites, missing keys. */
+/* serve_guard.c: requests that are refused before a route sees them: framing that two programs
+ * might read in two ways, pages of other sites, missing keys. */
 #include <ctype.h>
 #include <event2/keyvalq_struct.h>
 #include <string.h>

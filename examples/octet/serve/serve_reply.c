@@ -101,8 +101,8 @@ typedef struct token_lists {
     json_t *tokens, *logprobs, *tops, *offsets;
 } token_lists;
 
-/* Tokens from..to; offset: characters of the answer before from. first_unknown: the first token of a
- * prompt, which nothing is before, has no probability. */
+/* Tokens from..to; offset: characters of the answer before from. first_unknown: the first token of
+ * a prompt, which nothing is before, has no probability. */
 static void list_tokens(token_lists *l, const oct_model *m, const oct_serve_text *t, int64_t from,
                         int64_t to, int64_t offset, bool with_tops, bool first_unknown)
 {

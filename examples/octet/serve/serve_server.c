@@ -17,6 +17,7 @@
 
 #include <octet/machine.h>
 
+#include "cli.h"
 #include "serve_answer.h"
 
 /* BACKLOG: connections that the system keeps for us; EXTRA: beyond connections_max, so that /health
@@ -238,13 +239,22 @@ void oct_serve_reply(oct_serve_server *s, struct evhttp_request *req, int code, 
         evbuffer_free(body);
 }
 
+char *oct_serve_json_text(json_t *json)
+{
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (!oct_cli_json_lost())
+        return text;
+    free(text);
+    return NULL;
+}
+
 void oct_serve_reply_json(oct_serve_server *s, struct evhttp_request *req, int code, json_t *json)
 {
     static const char no_memory[] =
         "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
         "\"code\":null}}";
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
+    char *text = oct_serve_json_text(json);
     if (text)
         oct_serve_reply(s, req, code, "application/json", text, strlen(text));
     else
@@ -303,8 +313,8 @@ static void begin_stop(oct_serve_server *s, double seconds)
         evconnlistener_disable(s->listener);
 }
 
-/* Answers are given until the time is over; then their clients are told, and after a moment for that
- * to arrive the loop ends. */
+/* Answers are given until the time is over; then their clients are told, and after a moment for
+ * that to arrive the loop ends. */
 static void stop(oct_serve_server *s, double now)
 {
     oct_serve_fault f = {0};

@@ -1,5 +1,5 @@
-/* serve_server.h: the loop: sockets and connections, what is refused before anything looks at it, and
- * replies. */
+/* serve_server.h: the loop: sockets and connections, what is refused before anything looks at it,
+ * and replies. */
 #ifndef OCT_SERVE_SERVER_H
 #define OCT_SERVE_SERVER_H
 
@@ -71,6 +71,8 @@ oct_serve_conn *oct_serve_conn_of(oct_serve_server *s, struct evhttp_request *re
 /* Replies, each with the one call that ends a request. json is taken; NULL: no memory. */
 void oct_serve_reply(oct_serve_server *s, struct evhttp_request *req, int code, const char *type,
                      const char *text, size_t n);
+/* json, which is taken, as text; NULL: it is NULL, or there was no memory for all of it. */
+char *oct_serve_json_text(json_t *json);
 void oct_serve_reply_json(oct_serve_server *s, struct evhttp_request *req, int code, json_t *json);
 void oct_serve_reply_fault(oct_serve_server *s, struct evhttp_request *req,
                            const oct_serve_fault *f);

@@ -1,7 +1,7 @@
-/* serve_text.h: one text of an answer while it grows: its tokens, their bytes as valid UTF-8, and the
- * stop strings that end it. Whole tokens are given out, as far as it is certain that what they say
- * belongs to the text: neither a character that is not complete nor what may be the beginning of a
- * stop string. */
+/* serve_text.h: one text of an answer while it grows: its tokens, their bytes as valid UTF-8, and
+ * the stop strings that end it. Whole tokens are given out, as far as it is certain that what they
+ * say belongs to the text: neither a character that is not complete nor what may be the beginning
+ * of a stop string. */
 #ifndef OCT_SERVE_TEXT_H
 #define OCT_SERVE_TEXT_H
 
