@@ -216,10 +216,11 @@ typedef enum oct_outline_of {
 typedef struct oct_outline {
     oct_model *model;
     oct_outline_of of;
-    uint64_t source_bytes; /* of the checkpoint that the model file is made of; 0: unknown, or the
+    uint64_t source_bytes;   /* of the checkpoint that the model file is made of; 0: unknown, or the
                               file is there */
-    int64_t n_files;       /* of the checkpoint */
-    uint64_t file_bytes;   /* of the model file */
+    int64_t n_files;         /* of the checkpoint */
+    uint64_t file_bytes;     /* of the model file */
+    uint64_t original_bytes; /* of the model file that this one is quantised from; 0: from none */
     double parameters;
     const char *experts; /* weight type of its experts; static */
 } oct_outline;

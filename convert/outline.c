@@ -226,6 +226,22 @@ static double parameters(const oct_grok_config *c)
     return layers * (experts + attention + router + 4 * d) + d + (double)c->n_vocab * d;
 }
 
+static const char *experts_of(const oct_model *m)
+{
+    return oct_weight_types[m->layers[0].gate_up.layout.type].name;
+}
+
+/* The file that one of other experts is made of: that of the same model with them as they come. */
+static oct_status find_original(const char *what, oct_outline *o, oct_error *err)
+{
+    oct_outline as_it_comes = {0};
+    oct_status s = open_any(what, NULL, &as_it_comes, err);
+    if (s == OCT_OK && strcmp(experts_of(as_it_comes.model), o->experts) != 0)
+        o->original_bytes = oct_model_get_info(as_it_comes.model)->file_bytes;
+    oct_outline_close(&as_it_comes);
+    return s;
+}
+
 oct_status oct_outline_open(const char *what, const char *experts, oct_outline *o, oct_error *err)
 {
     oct_weight_type type;
@@ -233,15 +249,15 @@ oct_status oct_outline_open(const char *what, const char *experts, oct_outline *
     if (experts)
         OCT_TRY(oct_weight_type_named(experts, &type, err));
     oct_status s = open_any(what, experts, o, err);
-    if (s != OCT_OK) {
-        oct_outline_close(o);
-        return s;
+    if (s == OCT_OK) {
+        o->file_bytes = oct_model_get_info(o->model)->file_bytes;
+        o->parameters = parameters(&o->model->config);
+        o->experts = experts_of(o->model);
+        s = experts ? find_original(what, o, err) : OCT_OK;
     }
-    o->file_bytes = oct_model_get_info(o->model)->file_bytes;
-    o->parameters = parameters(&o->model->config);
-    o->experts =
-        oct_weight_types[o->model->layers ? o->model->layers[0].gate_up.layout.type : 0].name;
-    return OCT_OK;
+    if (s != OCT_OK)
+        oct_outline_close(o);
+    return s;
 }
 
 void oct_outline_close(oct_outline *o)

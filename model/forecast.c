@@ -11,22 +11,16 @@
 #include "probe.h"
 
 /* What `octet bench` found on the machines of examples/octet/bench: of the read probe when tokens
- * are generated; of the integer instruction's peak, or of the read probe, for prompts; and of the
- * FMA peak in attention. */
-static const oct_bounds STEP_SHARE = {0.84, 1.0}, PROMPT_SHARE = {0.7, 0.95};
+ * are generated, and when the weights are what a prompt waits for; of the integer instruction's
+ * peak, by kernels; and of the FMA peak in attention. */
+static const oct_bounds STEP_READ = {0.84, 1.0};
+static const struct {
+    const char *isa; /* the first is all others' */
+    oct_bounds read, ops;
+} prompt_shares[] = {{"", {0.7, 0.95}, {0.7, 0.95}}, {"amx", {0.5, 0.8}, {0.22, 0.45}}};
 static const double ATTENTION_SHARE = 0.84;
 
 enum { CARD_SMS = 64 }; /* decides buffers of some MiB only */
-
-oct_bounds oct_forecast_step_share(void)
-{
-    return STEP_SHARE;
-}
-
-oct_bounds oct_forecast_prompt_share(void)
-{
-    return PROMPT_SHARE;
-}
 
 /* One layout on all hosts. */
 typedef struct attempt {
@@ -35,8 +29,9 @@ typedef struct attempt {
     oct_shard_layout layout;
     oct_bounds read, ops; /* of the slowest host */
     double flops;
-    double lacking; /* bytes, of all hosts together */
-    double passes;  /* integer instructions for each weight and row */
+    double lacking;  /* bytes, of all hosts together */
+    const char *isa; /* kernels of the last host */
+    double passes;   /* integer instructions for each weight and row */
     /* On the card: shares of keys and values and of experts; bytes of what every token reads. */
     double kv_carded, experts_carded, common_carded;
 } attempt;
@@ -154,10 +149,9 @@ static const char *count(const attempt *a, int64_t rows, bool prompt, double dep
     return NULL;
 }
 
-/* Seconds at some rates; a rate of 0 is unknown and counts as no time. The card's products take
- * none, or as long as the host would need for them. */
-static double seconds_of(const attempt *a, work *w, double read, double ops, double share,
-                         bool fast_card)
+/* Seconds at some rates, of which shares are reached; a rate of 0 is unknown and counts as no time.
+ * The card's products take none, or as long as the host would need for them. */
+static double seconds_of(const attempt *a, work *w, double read, double ops, bool fast_card)
 {
     const double reading = w->bytes / read;
     const double products = ops > 0 ? (w->ops - (fast_card ? w->card_ops : 0)) / ops : 0;
@@ -165,24 +159,25 @@ static double seconds_of(const attempt *a, work *w, double read, double ops, dou
         a->flops > 0 ? w->flops / (a->flops * ATTENTION_SHARE) : w->kv_bytes / read;
     const double card = a->p->card ? w->card_bytes / a->p->card->read : 0;
     w->reads = reading >= products;
-    return (fmax(reading, products) + card) / share + fmax(w->kv_bytes / read, attention) +
-           w->exchange;
+    return fmax(reading, products) + card + fmax(w->kv_bytes / read, attention) + w->exchange;
 }
 
-/* Adds an evaluation. parts: seconds of each limit. */
-static void add_work(const attempt *a, work *w, const oct_bounds *share, oct_forecast_time *t,
-                     double parts[OCT_LIMIT_EXCHANGE + 1])
+/* Adds an evaluation, of which these shares of the rates are reached. parts: seconds of each
+ * limit. */
+static void add_work(const attempt *a, work *w, const oct_bounds *read, const oct_bounds *ops,
+                     oct_forecast_time *t, double parts[OCT_LIMIT_EXCHANGE + 1])
 {
     if (!(a->read.max > 0))
         return;
-    t->seconds.min += seconds_of(a, w, a->read.max, a->ops.max, share->max, true);
-    double most = seconds_of(a, w, a->read.min, a->ops.min, share->min, false);
+    t->seconds.min += seconds_of(a, w, a->read.max * read->max, a->ops.max * ops->max, true);
+    double most = seconds_of(a, w, a->read.min * read->min, a->ops.min * ops->min, false);
     t->seconds.max += most;
     parts[OCT_LIMIT_EXCHANGE] += w->exchange;
     parts[w->reads ? OCT_LIMIT_READ : OCT_LIMIT_OPS] += most - w->exchange;
     t->bytes += w->bytes + w->kv_bytes;
     for (int i = 0; i <= OCT_LIMIT_EXCHANGE; i++)
         t->limit = parts[i] > parts[t->limit] ? (oct_limit)i : t->limit;
+    t->share = t->limit == OCT_LIMIT_OPS ? *ops : *read;
 }
 
 static const char *times(const attempt *a, oct_forecast *out)
@@ -190,18 +185,20 @@ static const char *times(const attempt *a, oct_forecast *out)
     double step[OCT_LIMIT_EXCHANGE + 1] = {0}, prompt[OCT_LIMIT_EXCHANGE + 1] = {0};
     const int64_t n = a->p->n_prompt, seqs = a->p->session.n_seqs ? a->p->session.n_seqs : 1;
     work w;
+    const int row = strcmp(a->isa, prompt_shares[1].isa) == 0;
+    const oct_bounds *read = &prompt_shares[row].read, *ops = &prompt_shares[row].ops;
     const char *wrong = count(a, seqs, false, (double)n, &w);
     if (wrong)
         return wrong;
     out->exchange = w.exchange;
-    add_work(a, &w, &STEP_SHARE, &out->step, step);
+    add_work(a, &w, &STEP_READ, ops, &out->step, step);
     if (!(a->read.max > 0))
         out->step.bytes = w.bytes + w.kv_bytes;
     for (int64_t at = 0; at < n && !wrong; at += out->chunk) {
         const int64_t rows = n - at < out->chunk ? n - at : out->chunk;
         wrong = count(a, rows, true, (double)at, &w);
         if (!wrong)
-            add_work(a, &w, &PROMPT_SHARE, &out->prompt, prompt);
+            add_work(a, &w, read, ops, &out->prompt, prompt);
     }
     if (!(a->ops.max > 0)) /* a prompt is bound by what is not known */
         out->prompt.seconds = (oct_bounds){0};
@@ -225,6 +222,7 @@ static oct_status try_layout(attempt *a, oct_forecast_rank *ranks, oct_forecast 
         OCT_TRY(rank_needs(a, i, &ranks[i], err));
         out->fits = out->fits && ranks[i].fits;
         out->chunk = ranks[i].need.chunk;
+        a->isa = ranks[i].need.isa;
         a->passes = fmax(a->passes, passes_of(&a->p->session, ranks[i].need.isa));
     }
     find_rates(a);

@@ -70,6 +70,8 @@ typedef struct oct_forecast_time {
     oct_bounds seconds;
     oct_limit limit;
     double bytes; /* read by the rank that reads most */
+    /* Of the rate of what limits, such shares were taken: those that `octet bench` has measured. */
+    oct_bounds share;
 } oct_forecast_time;
 
 typedef struct oct_forecast {
@@ -80,11 +82,6 @@ typedef struct oct_forecast {
     int64_t chunk;            /* tokens of it that are evaluated together */
     double exchange;          /* seconds of a step */
 } oct_forecast;
-
-/* What shares of their bounds `octet bench` has measured: seconds are bound / max .. bound / min.
- * Constants. */
-OCT_API oct_bounds oct_forecast_step_share(void);
-OCT_API oct_bounds oct_forecast_prompt_share(void);
 
 /* Of the layouts allowed the one that fits and gives tokens fastest; if none fits, the one that
  * lacks least. ranks: [n_hosts] of the caller. OCT_ERR_ARG: no host, no prompt, a prompt beyond

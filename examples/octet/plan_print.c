@@ -73,15 +73,27 @@ static void print_model(const oct_plan_job *j)
     if (o->of == OCT_OUTLINE_NAME)
         oct_cli_outf("download  %s in %lld files, and the tokenizer\n", decimal(o->source_bytes, a),
                      (long long)o->n_files);
-    if (o->of == OCT_OUTLINE_FILE && o->file_bytes == i->file_bytes)
+    const uint64_t first = o->original_bytes ? o->original_bytes : o->file_bytes;
+    if (o->of == OCT_OUTLINE_FILE && !o->original_bytes)
         oct_cli_outf("disk      the file: %s\n", decimal(o->file_bytes, b));
     else if (o->source_bytes > 0)
-        oct_cli_outf("disk      %s while converting: the checkpoint's %s and the model file's %s, "
-                     "which stays\n",
-                     decimal(o->source_bytes + o->file_bytes, c), decimal(o->source_bytes, a),
-                     decimal(o->file_bytes, b));
-    else
-        oct_cli_outf("disk      the model file: %s\n", decimal(o->file_bytes, b));
+        oct_cli_outf("disk      %s while converting: the checkpoint's %s and the model file's %s\n",
+                     decimal(o->source_bytes + first, c), decimal(o->source_bytes, a),
+                     decimal(first, b));
+    else if (o->of != OCT_OUTLINE_FILE)
+        oct_cli_outf("disk      the model file: %s\n", decimal(first, b));
+    if (o->original_bytes)
+        oct_cli_outf("          %s while experts are quantised, and %s then\n",
+                     decimal(first + o->file_bytes, a), decimal(o->file_bytes, b));
+}
+
+/* The most that is on disk at once. */
+static uint64_t disk_bytes(const oct_outline *o)
+{
+    const uint64_t first = o->original_bytes ? o->original_bytes : o->file_bytes;
+    const uint64_t converting = o->source_bytes + first;
+    const uint64_t quantising = o->original_bytes ? first + o->file_bytes : 0;
+    return converting > quantising ? converting : quantising;
 }
 
 static void print_card(const oct_plan_job *j, const oct_session_need *need)
@@ -194,7 +206,7 @@ static void verify_commands(const oct_plan_job *j, char dry_run[512], char bench
 static void print_basis(const oct_plan_job *j)
 {
     const oct_host *h = &j->host[0];
-    const oct_bounds step = oct_forecast_step_share(), prompt = oct_forecast_prompt_share();
+    const oct_bounds step = j->forecast.step.share, prompt = j->forecast.prompt.share;
     char a[40], dry_run[512], bench[512];
     oct_cli_outf("\nbasis\n  memory: the plan that a session is made by, for the model's own "
                  "header\n");
@@ -259,7 +271,6 @@ static json_t *json_model(const oct_plan_job *j)
     const oct_model_info *i = oct_model_get_info(j->outline.model);
     const oct_outline *o = &j->outline;
     const bool name = o->of == OCT_OUTLINE_NAME;
-    const uint64_t disk = o->source_bytes ? o->source_bytes + o->file_bytes : o->file_bytes;
     return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:I}", "name",
                      j->what, "parameters", o->parameters, "layers", (json_int_t)i->n_layers,
                      "width", (json_int_t)i->d_model, "experts", (json_int_t)i->n_experts,
@@ -267,14 +278,14 @@ static json_t *json_model(const oct_plan_job *j)
                      "experts_type", o->experts, "download_bytes",
                      (json_int_t)(name ? o->source_bytes : 0), "checkpoint_bytes",
                      (json_int_t)o->source_bytes, "file_bytes", (json_int_t)o->file_bytes,
-                     "disk_bytes", (json_int_t)disk);
+                     "disk_bytes", (json_int_t)disk_bytes(o));
 }
 
 int oct_plan_print_json(const oct_plan_job *j)
 {
     json_t *hosts = json_array(), *instead = json_array();
     char dry_run[512], bench[512];
-    const oct_bounds step = oct_forecast_step_share(), prompt = oct_forecast_prompt_share();
+    const oct_bounds step = j->forecast.step.share, prompt = j->forecast.prompt.share;
     for (int i = 0; i < j->n_hosts; i++)
         json_array_append_new(hosts, json_host(j, i));
     for (int i = 0; i < j->n_instead; i++) {
