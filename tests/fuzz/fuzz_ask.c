@@ -1,5 +1,6 @@
-/* fuzz_ask.c: bodies of requests to `octet serve`. The first byte says whether it is a chat. What is
- * accepted is within the limits that the server has; what is not is a fault with a message. */
+/* fuzz_ask.c: bodies of requests to `octet serve`. The first byte says whether it is a chat.
+ * What is accepted is within the limits that the server has; what is not is a fault with a
+ * message. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
