@@ -236,9 +236,9 @@ OCT_API void oct_outline_close(oct_outline *o); /* a zeroed one is fine */
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* A file that appears under its name only when it is complete: it is written under a temporary name
- * beside it, OUT.tmp-PID, synced, and renamed. OUT may be a link: the file that it leads to is made.
- * The temporary file is locked (flock) while it is written. */
+/* A file that appears under its name only when it is complete: it is written under a temporary
+ * name beside it, OUT.tmp-PID, synced, and renamed. OUT may be a link: the file that it leads to
+ * is made. The temporary file is locked (flock) while it is written. */
 typedef struct oct_output {
     char *path, *temp; /* temp: NULL while there is no temporary file */
     int fd;

@@ -50,8 +50,8 @@ typedef struct oct_hparams {
 OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparams *h,
                                            oct_lines *warnings, oct_error *err);
 
-/* If the shapes are Grok-1's: takes Grok-1's numbers for all that shapes do not tell, with a warning
- * where the file has others (published conversions have defaults of other models there). */
+/* If the shapes are Grok-1's: takes Grok-1's numbers for all that shapes do not tell, with a
+ * warning where the file has others (published conversions have defaults of other models there). */
 void oct_hparams_prefer_grok1(const oct_ckpt *ckpt, const char *path, oct_hparams *h,
                               oct_lines *warnings);
 

@@ -27,8 +27,8 @@ typedef struct oct_bf16_matrix {
     const void *ctx;
 } oct_bf16_matrix;
 
-/* A block of its int8, without gaps. Takes memory for b->n_columns and two groups. Every number of a
- * channel whose scale is exact is compared again; one that has changed is an error. */
+/* A block of its int8, without gaps. Takes memory for b->n_columns and two groups. Every number
+ * of a channel whose scale is exact is compared again; one that has changed is an error. */
 OCT_MUST_CHECK oct_status oct_recovery_read_i8(oct_recovery *r, const oct_bf16_matrix *m,
                                                const oct_block *b, int8_t *out, oct_error *err);
 /* Of its scales, bf16 bits; columns count groups. */

@@ -540,6 +540,12 @@ oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n, uint64_
     if (c.end > OCT_GGUF_MAX_HEADER)
         c.end = OCT_GGUF_MAX_HEADER;
     read_header(&c);
+    /* A part may hold less than the whole's header and its padding. */
+    if (c.status == OCT_OK && g->data_at > n)
+        c.status = oct_fail(err, OCT_ERR_FORMAT,
+                            "%s: the header ends with its padding at byte %" PRIu64
+                            ", but only %zu bytes of it are held",
+                            path, g->data_at, n);
     if (c.status != OCT_OK) {
         oct_gguf_close(g);
         return c.status;

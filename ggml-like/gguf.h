@@ -52,7 +52,8 @@ typedef struct oct_gguf_tensor {
  * read-only; the file must not shrink while it is open. */
 OCT_MUST_CHECK oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err);
 /* The same for a header that was read: n bytes are readable at bytes, the file (which may be
- * longer) has file_bytes. The result borrows bytes; its tensors have no data. */
+ * longer) has file_bytes; the header with its padding must be among the n. The result borrows
+ * bytes; its tensors have no data. */
 OCT_MUST_CHECK oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n,
                                          uint64_t file_bytes, oct_gguf **out, oct_error *err);
 void oct_gguf_close(oct_gguf *g); /* NULL is fine */

@@ -30,8 +30,8 @@ static inline uint32_t product_bits(float q, float s)
     return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 }
 
-/* The integer nearest to x, within -128..127. What lies beyond 2^22, infinity too, has bits that end
- * on the same side. */
+/* The integer nearest to x, within -128..127. What lies beyond 2^22, infinity too, has bits that
+ * end on the same side. */
 static inline int32_t nearest_int8(float x)
 {
     const int32_t q = (int32_t)(oct_f32_bits(x + rounder) - rounder_bits);

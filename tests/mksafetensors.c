@@ -10,7 +10,7 @@
 #include "f16.h"
 #include "source.h"
 
-enum { BLOCK = 64, MAX_TENSORS = 4096, NAME = 160, INNER = 96 };
+enum { BLOCK = 1024, MAX_TENSORS = 4096, NAME = 160, INNER = 96 };
 
 /* One tensor of the new files. */
 typedef struct item {

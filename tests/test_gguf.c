@@ -554,6 +554,20 @@ static void test_sparse(void **state)
 
 /* Cut anywhere, the file is refused; the bytes after the cut are not looked at (the copy is as long
  * as the cut file, so that a sanitizer sees any look). */
+/* A header that was read without all of its padding: of a part that says so. */
+static void test_held_header(void **state)
+{
+    (void)state;
+    image f;
+    oct_gguf *g = NULL;
+    oct_error err = {0};
+    make_good(&f);
+    assert_int_equal(oct_gguf_parse("held", f.b, f.mark[AT_DATA], f.n, &g, &err), OCT_OK);
+    oct_gguf_close(g);
+    assert_int_not_equal(oct_gguf_parse("held", f.b, f.mark[AT_DATA] - 1, f.n, &g, &err), OCT_OK);
+    assert_non_null(strstr(err.text, "of it are held"));
+}
+
 static void test_truncation(void **state)
 {
     (void)state;
@@ -771,13 +785,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_lookup_errors),
-        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_wrapping_sum), cmocka_unit_test(test_bad_keys),
-        cmocka_unit_test(test_not_gguf),     cmocka_unit_test(test_odd_places),
-        cmocka_unit_test(test_sparse),       cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_every_byte),   cmocka_unit_test(test_tensor_bytes),
-        cmocka_unit_test(test_writing),      cmocka_unit_test(test_writer_errors),
+        cmocka_unit_test(test_held_header),   cmocka_unit_test(test_values),
+        cmocka_unit_test(test_lookup_errors), cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_bad_fields),    cmocka_unit_test(test_wrapping_sum),
+        cmocka_unit_test(test_bad_keys),      cmocka_unit_test(test_not_gguf),
+        cmocka_unit_test(test_odd_places),    cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_truncation),    cmocka_unit_test(test_every_byte),
+        cmocka_unit_test(test_tensor_bytes),  cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_writer_errors),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

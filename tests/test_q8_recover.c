@@ -1,5 +1,6 @@
-/* test_q8_recover.c: int8 and scales found again in bf16(q s): they are the original's whenever only
- * one scale is possible, nothing passes that is not such a product, and a flipped bit is named. */
+/* test_q8_recover.c: int8 and scales found again in bf16(q s): they are the original's whenever
+ * only one scale is possible, nothing passes that is not such a product, and a flipped bit is
+ * named. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

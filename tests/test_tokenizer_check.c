@@ -128,7 +128,7 @@ static void bend(map *m, int how)
     case 2: m->trie_bytes = 4 * UNITS - 2; break;
     case 3: m->trie_bytes = 1020; break;
     case 4: m->unit[0] = UNITS << 10; break;
-    case 5: m->unit[0] = 0x3fffff << 10 | 0x200; break;
+    case 5: m->unit[0] = 0x3fffffu << 10 | 0x200; break;
     case 6: m->unit[512 ^ 'b'] = edge(512, 'b', UNITS, true); break;
     case 7: m->unit[512 ^ 'b'] = edge(512, 'b', 0x1fff00, false); break;
     case 8: m->unit[512] = 0x80000000u | 5; break;

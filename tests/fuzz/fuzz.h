@@ -1,7 +1,7 @@
 /* fuzz.h: what the fuzz targets share. A target is one fuzz_NAME.c with the entry point that
  * libFuzzer calls; its seeds are the files in tests/data/fuzz/NAME. Built with OCTET_FUZZ (./dev
- * fuzz) it is a fuzzer; else, with fuzz_main.c, a program that runs its seeds, and as many mutations
- * of them as it is told. */
+ * fuzz) it is a fuzzer; else, with fuzz_main.c, a program that runs its seeds, and as many
+ * mutations of them as it is told. */
 #ifndef OCT_FUZZ_H
 #define OCT_FUZZ_H
 

@@ -1,6 +1,6 @@
-/* fuzz_main.c: runs a fuzz target without libFuzzer: fuzz_NAME [-n MUTATIONS] [-s SEED] FILE|FOLDER ...
- * Every file is an input; with -n so many mutations of these are too. The input of a
- * crash is kept in fuzz_NAME.last. */
+/* fuzz_main.c: runs a fuzz target without libFuzzer: fuzz_NAME [-n MUTATIONS] [-s SEED]
+ * FILE|FOLDER ... Every file is an input; with -n so many mutations of these are too. The input
+ * of a crash is kept in fuzz_NAME.last. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-/* fuzz_model.c: whole model files. The input is a list of changes to the header of a small one, four
- * bytes each: place, value, and how; the header's checksum is made right again, so that what stands
- * behind it is reached. What is accepted tells its tensors and encodes. */
+/* fuzz_model.c: whole model files. The input is a list of changes to the header of a small one,
+ * four bytes each: place, value, and how; the header's checksum is made right again, so that
+ * what stands behind it is reached. What is accepted tells its tensors and encodes. */
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>

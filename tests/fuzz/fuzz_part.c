@@ -1,6 +1,6 @@
-/* fuzz_part.c: parts of model files. The input is a table of runs, 8 bytes each, behind six bytes of
- * who the part is for; the table is written with its checksum, and then a byte may be changed. Every
- * byte that is said to be held can be read where it is in the whole. */
+/* fuzz_part.c: parts of model files. The input is a table of runs, 8 bytes each, behind six
+ * bytes of who the part is for; the table is written with its checksum, and then a byte may be
+ * changed. Every byte that is said to be held can be read where it is in the whole. */
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>

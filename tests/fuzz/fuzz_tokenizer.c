@@ -1,7 +1,7 @@
-/* fuzz_tokenizer.c: SentencePiece models, with structure. The input is a program that edits a model:
- * its first byte picks one of the models below, the rest are edits of fields, so that what reaches
- * the library is nearly always a protobuf message; 0xff in front: the rest is the model itself. What
- * is accepted encodes and decodes. */
+/* fuzz_tokenizer.c: SentencePiece models, with structure. The input is a program that edits a
+ * model: its first byte picks one of the models below, the rest are edits of fields, so that
+ * what reaches the library is nearly always a protobuf message; 0xff in front: the rest is the
+ * model itself. What is accepted encodes and decodes. */
 #include <stdbool.h>
 #include <string.h>
 
