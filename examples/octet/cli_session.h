@@ -77,6 +77,10 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
 int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session_params *p,
                  uint64_t extra);
 
+/* Whether a text of n bytes is so long that it cannot fit into the model's context, whatever its tokens
+ * are: to be asked before it is tokenised, which takes some 200 bytes of memory for one of text. */
+bool oct_cli_too_long(const oct_model *m, size_t n);
+
 /* oct_verify, with progress. */
 OCT_MUST_CHECK oct_status oct_cli_verify(const char *path, oct_error *err);
 
