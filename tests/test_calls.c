@@ -1,8 +1,9 @@
-/* test_calls.c: sequences of calls of the public API with any values: whatever a program asks for, in
- * whatever order its documentation allows (pointers are valid, nothing is used after it was freed,
- * sizes of arrays are told truly), the answer is a result or an error with a line. Numbers are those
- * that make sense, their neighbours, and the ends of their types. Meant for the sanitizers; the seed
- * is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a run. */
+/* test_calls.c: sequences of calls of the public API with any values: whatever a program asks for,
+ * in whatever order its documentation allows (pointers are valid, nothing is used after it was
+ * freed, sizes of arrays are told truly), the answer is a result or an error with a line. Numbers
+ * are those that make sense, their neighbours, and the ends of their types. Meant for the
+ * sanitizers; the seed is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a
+ * run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,7 +100,7 @@ static void answered(world *w, oct_status s, const oct_error *e)
         fail_msg("status %s with the line '%s'", oct_status_name(s), e->text);
 }
 
-/* ---- what is made ------------------------------------------------------------------------------ */
+/* ---- what is made ---------------------------------------------------------------------------- */
 
 static void free_session(world *w, int k)
 {
@@ -227,7 +228,7 @@ static void load_machine(world *w)
         (void)oct_machine_get_info(w->machine[i]);
 }
 
-/* ---- what is done with it ----------------------------------------------------------------------- */
+/* ---- what is done with it -------------------------------------------------------------------- */
 
 static oct_session *session(const world *w, int *k)
 {
