@@ -11,7 +11,7 @@ cd "$source_dir" || exit 1
 rsync -a --delete --exclude=/build --exclude=/.git ./ "$top/src/" 2>/dev/null ||
     { rm -rf "$top/src" && mkdir "$top/src" && tar -c --exclude=./build --exclude=./.git . | tar -x -C "$top/src"; } ||
     exit 1
-[ -f "$top/build/build.ninja" ] || cmake -S "$top/src" -B "$top/build" -G Ninja -DCMAKE_BUILD_TYPE=Release >/dev/null || exit 1
+[ -f "$top/build/build.ninja" ] || cmake -S "$top/src" -B "$top/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOCTET_WERROR=OFF >/dev/null || exit 1
 mkdir -p "$top/build/tests/models"
 cp -u "$OCT_TEST_MODELS"/*.gguf "$top/build/tests/models/"
 lived=0
@@ -26,7 +26,7 @@ while IFS='|' read -r name file change program test; do
         outcome="NOT APPLIED: $file has changed; mend mutants.list"
     elif ! ninja -C "$top/build" "$program" >"$top/log" 2>&1; then
         outcome="NOT BUILT: $(grep -m1 error "$top/log")"
-    elif (cd "$top/build/tests" && CMOCKA_TEST_FILTER= timeout 180 "./$program") >"$top/log" 2>&1; then
+    elif (cd "$top/build/tests" && CMOCKA_TEST_FILTER= timeout 300 "./$program") >"$top/log" 2>&1; then
         outcome="LIVES"
     else
         outcome="caught: $(sed -n 's/^\[  FAILED  \] \(test_[a-z0-9_]*\).*/\1/p' "$top/log" | head -1)"
