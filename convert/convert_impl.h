@@ -11,9 +11,9 @@
 
 enum { OCT_FILE_ALIGN = 4096 };
 
-/* Header bytes (malloc'd) of a model file with these tensors in this order and these checksums, its
- * own checksum filled in; offsets[n] receives each tensor's place. The size does not depend on the
- * checksums. */
+/* Header bytes (malloc'd) of a model file with these tensors in this order and these checksums,
+ * its own checksum filled in; offsets[n] receives each tensor's place. The size does not depend on
+ * the checksums. */
 OCT_MUST_CHECK oct_status oct_new_header(const oct_grok_config *config,
                                          const oct_grok_tensor *const *tensors,
                                          const uint64_t *sums, int64_t n, uint64_t *offsets,
@@ -55,8 +55,8 @@ enum {
                                             libraries */
 OCT_MUST_CHECK oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *cut,
                                              oct_error *err);
-/* Creates the temporary file, or goes on with one (resume.h), and writes all tensors, then the header
- * with their checksums. */
+/* Creates the temporary file, or goes on with one (resume.h), and writes all tensors, then the
+ * header with their checksums. */
 OCT_MUST_CHECK oct_status oct_conversion_write(oct_conversion *c, oct_lines *warnings,
                                                oct_error *err);
 /* Reads the temporary file back and compares all of it with the source. */

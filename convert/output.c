@@ -58,8 +58,8 @@ static oct_status follow(const char *path, char **target, oct_error *err)
     return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(ELOOP));
 }
 
-/* Whether a file is where one of this process's standard streams reads or writes: replaced, it would
- * take with it what the shell or another program has put there. */
+/* Whether a file is where one of this process's standard streams reads or writes: replaced, it
+ * would take with it what the shell or another program has put there. */
 static const char *stream_of(const struct stat *st)
 {
     static const char *const names[] = {"input", "output", "error"};
@@ -240,8 +240,8 @@ static oct_status create(oct_output *o, const char *base, oct_error *err)
     return OCT_OK;
 }
 
-/* Two processes must not look at the same time: the folder is locked for that moment, where folders
- * can be. Never for long, whoever else locks it. */
+/* Two processes must not look at the same time: the folder is locked for that moment, where
+ * folders can be. Never for long, whoever else locks it. */
 static int lock_folder(const char *dir)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -297,7 +297,7 @@ oct_status oct_output_create(oct_output *o, const char *path, uint64_t n, oct_li
     return oct_output_create_or(o, path, n, NULL, NULL, &resumed, warnings, err);
 }
 
-/* ---- writing, reading back -------------------------------------------------------------------- */
+/* ---- writing, reading back ------------------------------------------------------------------- */
 
 oct_status oct_output_write(const oct_output *o, const void *data, size_t n, uint64_t at,
                             oct_error *err)

@@ -15,8 +15,8 @@ typedef struct oct_resume {
     bool resumed;
 } oct_resume;
 
-/* What tells one work from another: the new file's header, how the work is cut, and names, sizes and
- * times of the files in the source's folder. */
+/* What tells one work from another: the new file's header, how the work is cut, and names, sizes
+ * and times of the files in the source's folder. */
 uint64_t oct_resume_key(const oct_source *s, const void *header, size_t n, const oct_cut *cut);
 
 /* Creates the output's temporary file, or takes one over. Free with oct_resume_free in any case. */
@@ -25,8 +25,8 @@ OCT_MUST_CHECK oct_status oct_resume_create(oct_resume *r, oct_output *o, const 
                                             oct_lines *warnings, oct_error *err);
 void oct_resume_free(oct_resume *r);
 
-/* Whether piece i is in the file; reads it into data, which has p->bytes. Thread-safe for different
- * pieces, as the next one is. */
+/* Whether piece i is in the file; reads it into data, which has p->bytes. Thread-safe for
+ * different pieces, as the next one is. */
 bool oct_resume_take(oct_resume *r, int64_t i, const oct_piece *p, void *data);
 /* To be called when piece i has been written. */
 OCT_MUST_CHECK oct_status oct_resume_mark(oct_resume *r, int64_t i, const oct_piece *p,

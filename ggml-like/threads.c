@@ -15,8 +15,8 @@
 
 #include "machine.h"
 
-/* Spins before sleeping: about 50 us, longer than any barrier takes when all threads have a core of
- * their own, shorter than a scheduler's slice when they do not. */
+/* Spins before sleeping: about 50 us, longer than any barrier takes when all threads have a core
+ * of their own, shorter than a scheduler's slice when they do not. */
 enum { SPINS = 1500 };
 
 /* A word that threads wait on until it changes. */

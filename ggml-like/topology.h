@@ -43,10 +43,10 @@ OCT_MUST_CHECK oct_status oct_machine_find(const oct_machine *m, const oct_machi
  * evenly, threads of a node are neighbours. core[n_threads] receives indices into cpu and node. */
 void oct_topology_spread(const oct_topology *t, int n_threads, int *core);
 
-/* A team spread like that. With bind, on a real machine: if there are as many threads as cores, each
- * on a core of its own; if there are fewer, each on the cores of its NUMA node, since another
- * program's, or another session's, would be bound to the same few, and which are free only the system
- * knows. */
+/* A team spread like that. With bind, on a real machine: if there are as many threads as cores,
+ * each on a core of its own; if there are fewer, each on the cores of its NUMA node, since another
+ * program's, or another session's, would be bound to the same few, and which are free only the
+ * system knows. */
 OCT_MUST_CHECK oct_status oct_topology_team(const oct_topology *t, int n_threads, bool bind,
                                             oct_team **out, oct_error *err);
 

@@ -56,8 +56,9 @@ static oct_status check_logits(const float *logits, int64_t n_out, int64_t n_voc
     return OCT_OK;
 }
 
-/* All ranks must have routed the chunk's tokens alike: else what they added up is no answer. Behind
- * the hashes stands whether rank 0's logits are numbers, so that all keep or forget the chunk. */
+/* All ranks must have routed the chunk's tokens alike: else what they added up is no answer.
+ * Behind the hashes stands whether rank 0's logits are numbers, so that all keep or forget the
+ * chunk. */
 static oct_status compare_routes(oct_session *s, oct_status logits, oct_error *err)
 {
     int64_t n_layers = s->model->config.n_layers, words = n_layers + 1;

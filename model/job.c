@@ -68,9 +68,9 @@ static void say_of_network(void *ctx, bool fatal, const char *text)
     oct_job_tell(&j->voice, fatal ? OCT_JOB_ERROR : OCT_JOB_WARNING, "%s", text);
 }
 
-/* How a launcher tells the processes that it starts of each other; of the first that is set the number
- * is how many there are, which PMIx tells only those who ask it (0: unknown). Slurm sets its own for
- * all steps; a batch script is a step of one task. */
+/* How a launcher tells the processes that it starts of each other; of the first that is set the
+ * number is how many there are, which PMIx tells only those who ask it (0: unknown). Slurm sets
+ * its own for all steps; a batch script is a step of one task. */
 static const struct launcher {
     const char *mark, *size, *name;
 } launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "Open MPI"},
@@ -80,8 +80,8 @@ static const struct launcher {
                  {"PMIX_RANK", NULL, "PMIx"},
                  {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS", "Slurm"}};
 
-/* Who has started this process as one of several, *n; NULL: nobody, or OCTET_RANKS=0 says that they
- * have nothing to do with each other. */
+/* Who has started this process as one of several, *n; NULL: nobody, or OCTET_RANKS=0 says that
+ * they have nothing to do with each other. */
 static const struct launcher *launched(int *n)
 {
     const char *ranks = getenv("OCTET_RANKS");

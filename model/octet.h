@@ -167,10 +167,10 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        const oct_session_params *p,
                                                        oct_session_need *need, oct_error *err);
 
-/* Takes memory and threads, which a process that forks off does not get: there the session can only be
- * freed. m, and what p borrows, outlive the session; p itself is read here. On
- * ranks every rank makes one, with the same parameters but for what is of its own machine; nothing
- * is exchanged yet. *out is NULL after an error: OCT_ERR_ARG for a number out of range,
+/* Takes memory and threads, which a process that forks off does not get: there the session can
+ * only be freed. m, and what p borrows, outlive the session; p itself is read here. On ranks every
+ * rank makes one, with the same parameters but for what is of its own machine; nothing is
+ * exchanged yet. *out is NULL after an error: OCT_ERR_ARG for a number out of range,
  * OCT_ERR_UNSUPPORTED for ranks that cannot share the model or a part that this file lacks,
  * OCT_ERR_MEMORY. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,

@@ -1,6 +1,6 @@
-/* part.c: which pages of the file belong to which slice, and so what a rank's file holds and what a
- * rank that maps the whole can give up. Units (see weight.h) and slices of the embedding are whole
- * pages. */
+/* part.c: which pages of the file belong to which slice, and so what a rank's file holds and what
+ * a rank that maps the whole can give up. Units (see weight.h) and slices of the embedding are
+ * whole pages. */
 #include <stdlib.h>
 #include <sys/mman.h>
 

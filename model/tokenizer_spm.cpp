@@ -95,7 +95,7 @@ oct_status oct_spm_new(const void *bytes, size_t n, oct_spm **out, oct_error *er
 {
     *out = nullptr;
     OCT_TRY(oct_spm_check(bytes, n, err));
-    // Refused memory while it parses, protobuf destroys what it has not made: so that is asked for here.
+    // Refused memory while it parses, protobuf destroys what it has not made: so ask for it here.
     void *room = n < SIZE_MAX / 64 ? std::malloc(64 * n + (1 << 20)) : nullptr;
     std::free(room);
     if (room == nullptr)

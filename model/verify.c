@@ -8,8 +8,8 @@
 #include "model_impl.h"
 #include "threads.h"
 
-/* The disk reads so many bytes ahead of the sum: page faults alone, of a few pages each, do not keep a
- * fast one busy. */
+/* The disk reads so many bytes ahead of the sum: page faults alone, of a few pages each, do not
+ * keep a fast one busy. */
 enum { PIECE = 8 << 20, AHEAD = 4 * PIECE, PAGE = 4096 };
 
 static void advise(const uint8_t *from, uint64_t bytes, int advice)

@@ -1,5 +1,5 @@
-/* guard.h: a bound for calls of MPI that have none: they begin and end together on all ranks, and one
- * that never comes would keep the others for ever. */
+/* guard.h: a bound for calls of MPI that have none: they begin and end together on all ranks, and
+ * one that never comes would keep the others for ever. */
 #ifndef OCT_GUARD_H
 #define OCT_GUARD_H
 
@@ -7,8 +7,8 @@
 
 typedef struct oct_guard oct_guard;
 
-/* Called on the guard's thread: text says what is waited for. When it returns, the process ends with
- * exit code 1. */
+/* Called on the guard's thread: text says what is waited for. When it returns, the process ends
+ * with exit code 1. */
 typedef void oct_guard_say(void *ctx, const char *text);
 
 /* Watches the calling thread until oct_guard_end: what is done, like "MPI_Init", may take so many

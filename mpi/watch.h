@@ -1,8 +1,8 @@
 /* watch.h: whether the other ranks of a job are alive, and where they are.
  *
  * A thread of every rank sends a small UDP packet to every other rank five times a second. It does
- * nothing else, so a rank that computes, or waits for a slow disk, is alive; a rank that was killed
- * or stopped is not. What the packets carry besides: the layer that the rank is in. */
+ * nothing else, so a rank that computes, or waits for a slow disk, is alive; a rank that was
+ * killed or stopped is not. What the packets carry besides: the layer that the rank is in. */
 #ifndef OCT_WATCH_H
 #define OCT_WATCH_H
 
@@ -32,9 +32,9 @@ typedef struct oct_watch_address {
 
 typedef struct oct_watch oct_watch;
 
-/* fatal: a rank is lost, the job must end; text names it; called on the watching thread, by the lowest
- * rank that is left alone, or by others if that one does not do it. If the function returns, the
- * process ends. Else a warning, on a thread of its own, so that it may block. */
+/* fatal: a rank is lost, the job must end; text names it; called on the watching thread, by the
+ * lowest rank that is left alone, or by others if that one does not do it. If the function
+ * returns, the process ends. Else a warning, on a thread of its own, so that it may block. */
 typedef void oct_watch_say(void *ctx, bool fatal, const char *text);
 
 /* Opens the socket and fills *mine. Free with oct_watch_free in any state. */

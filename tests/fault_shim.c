@@ -1,8 +1,9 @@
-/* fault_shim.c: preloaded into the program, makes one call fail: OCT_FAULT="NAME N WHAT", where NAME is
- * one of the names below, N counts its calls from main() on (0: none fails), and WHAT is an errno's
- * number, "short" (half of the bytes), or "cut:PATH" (the file is made 8192 bytes long, and the call
- * goes on). OCT_FAULT_COUNT names a file that receives how many calls there were. Calls by libraries
- * that are not Octet's, and that do not live with what they are refused, do not count: see ours(). */
+/* fault_shim.c: preloaded into the program, makes one call fail: OCT_FAULT="NAME N WHAT", where
+ * NAME is one of the names below, N counts its calls from main() on (0: none fails), and WHAT is
+ * an errno's number, "short" (half of the bytes), or "cut:PATH" (the file is made 8192 bytes long,
+ * and the call goes on). OCT_FAULT_COUNT names a file that receives how many calls there were.
+ * Calls by libraries that are not Octet's, and that do not live with what they are refused, do not
+ * count: see ours(). */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -55,9 +56,9 @@ static int n_libraries;
     if (!real)                 \
     *(void **)&real = dlsym(RTLD_NEXT, #name)
 
-/* Octet's, and the C library's and jansson's own, on behalf of strdup, opendir, json_loads. Not hwloc,
- * MPI, libedit, which some refusals end; nor SentencePiece: protobuf, refused while it parses,
- * destroys what it has not made (see oct_spm_new, which asks for all memory first). */
+/* Octet's, and the C library's and jansson's own, on behalf of strdup, opendir, json_loads. Not
+ * hwloc, MPI, libedit, which some refusals end; nor SentencePiece: protobuf, refused while it
+ * parses, destroys what it has not made (see oct_spm_new, which asks for all memory first). */
 static bool ours(const void *caller)
 {
     for (int i = 0; i < n_libraries; i++)
@@ -153,7 +154,7 @@ int __libc_start_main(int (*m)(int, char **, char **), int argc, char **argv, vo
     return real(start, argc, argv, init, fini, rtld, end);
 }
 
-/* ---- memory: glibc's own names for these need no dlsym, which would allocate --------------------- */
+/* ---- memory: glibc's own names for these need no dlsym, which would allocate ----------------- */
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -180,7 +181,7 @@ void *aligned_alloc(size_t align, size_t n)
     return fails(F_MALLOC, CALLER) ? NULL : __libc_memalign(align, n);
 }
 
-/* ---- the rest --------------------------------------------------------------------------------- */
+/* ---- the rest -------------------------------------------------------------------------------- */
 
 void *mmap(void *p, size_t n, int prot, int flags, int fd, off_t off)
 {

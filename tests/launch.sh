@@ -83,5 +83,14 @@ if command -v mpirun >/dev/null && [ -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ];
     check "--check on ranks: message" grep -q '^octet: rank 1 on .*m-1.gguf: tensor .*damaged' err
 fi
 
+# A prompt of 20 MB is refused before it is tokenised: that would take gigabytes.
+yes "In the beginning God created the heaven and the earth." | head -c 20000000 >big
+(
+    [ "$OCT_TEST_SANITIZE" = 1 ] || ulimit -v 1500000
+    timeout 20 $octet run -m "$model" -f big -n 1 >out 2>err
+)
+check "a prompt of 20 MB: exit code" is $? 1
+check "a prompt of 20 MB: message" grep -q '^octet: the prompt has 20000000 bytes: more than the context' err
+
 echo "launch: $checks checks, $fails failed"
 exit $((fails > 0))

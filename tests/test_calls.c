@@ -1,8 +1,9 @@
-/* test_calls.c: sequences of calls of the public API with any values: whatever a program asks for, in
- * whatever order its documentation allows (pointers are valid, nothing is used after it was freed,
- * sizes of arrays are told truly), the answer is a result or an error with a line. Numbers are those
- * that make sense, their neighbours, and the ends of their types. Meant for the sanitizers; the seed
- * is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a run. */
+/* test_calls.c: sequences of calls of the public API with any values: whatever a program asks for,
+ * in whatever order its documentation allows (pointers are valid, nothing is used after it was
+ * freed, sizes of arrays are told truly), the answer is a result or an error with a line. Numbers
+ * are those that make sense, their neighbours, and the ends of their types. Meant for the
+ * sanitizers; the seed is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a
+ * run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,7 +100,7 @@ static void answered(world *w, oct_status s, const oct_error *e)
         fail_msg("status %s with the line '%s'", oct_status_name(s), e->text);
 }
 
-/* ---- what is made ------------------------------------------------------------------------------ */
+/* ---- what is made ---------------------------------------------------------------------------- */
 
 static void free_session(world *w, int k)
 {
@@ -227,7 +228,7 @@ static void load_machine(world *w)
         (void)oct_machine_get_info(w->machine[i]);
 }
 
-/* ---- what is done with it ----------------------------------------------------------------------- */
+/* ---- what is done with it -------------------------------------------------------------------- */
 
 static oct_session *session(const world *w, int *k)
 {
@@ -505,9 +506,55 @@ static void test_fork(void **state)
     free(logits);
 }
 
+/* A part is not kept while sessions use more, or another one. */
+static void test_keep(void **state)
+{
+    (void)state;
+    oct_error e = {0};
+    oct_model *m;
+    oct_session *s;
+    const oct_session_params p = {.n_ctx = 64, .n_threads = 1};
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/odd.gguf", &m, &e), OCT_OK);
+    assert_int_equal(oct_session_new(m, &p, &s, &e), OCT_OK);
+    assert_int_equal(oct_model_keep_part(m, 0, 2, OCT_SHARD_SLICE, &e), OCT_ERR_ARG);
+    assert_non_null(strstr(e.text, "sessions"));
+    assert_int_equal(oct_model_keep_part(m, 77, 2, OCT_SHARD_SLICE, &e), OCT_ERR_ARG);
+    assert_int_equal(oct_model_keep_part(m, 0, 2, (oct_shard_layout)77, &e), OCT_ERR_ARG);
+    oct_session_free(s);
+    assert_int_equal(oct_model_keep_part(m, 0, 2, OCT_SHARD_SLICE, &e), OCT_OK);
+    assert_true(oct_session_new(m, &p, &s, &e) != OCT_OK && e.text[0]);
+    oct_model_close(m);
+}
+
+/* What is beyond the ends is refused, what is at them is not. */
+static void test_ends(void **state)
+{
+    (void)state;
+    oct_error e = {0};
+    oct_model *m;
+    oct_session *s;
+    const oct_session_params p = {.n_ctx = 64, .n_threads = 1};
+    assert_int_equal(oct_model_open(OCT_TEST_MODELS "/odd.gguf", &m, &e), OCT_OK);
+    assert_int_equal(oct_session_new(m, &p, &s, &e), OCT_OK);
+    const oct_model_info *info = oct_model_get_info(m);
+    float *logits = malloc(sizeof *logits * (size_t)info->n_vocab);
+    const int32_t bad[] = {-1, (int32_t)info->n_vocab, INT32_MIN, INT32_MAX, info->pad_id};
+    const int32_t last = (int32_t)info->n_vocab - 1, seq = 1;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const oct_batch b = {1, &bad[i], NULL, NULL};
+        assert_int_equal(oct_eval(s, &b, logits, &e), OCT_ERR_ARG);
+    }
+    assert_int_equal(oct_eval(s, &(oct_batch){1, &last, &seq, NULL}, logits, &e), OCT_ERR_ARG);
+    assert_int_equal(oct_eval(s, &(oct_batch){1, &last, NULL, NULL}, logits, &e), OCT_OK);
+    free(logits);
+    oct_session_free(s);
+    oct_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sequences),
-                                       cmocka_unit_test(test_fork)};
+                                       cmocka_unit_test(test_fork), cmocka_unit_test(test_keep),
+                                       cmocka_unit_test(test_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* test_refused.c: every allocation of the library is refused once, whatever is done: open a model,
- * evaluate, schedule, tokenise, convert, cut, export, place. Each time an error with a line comes, or
- * the result; under AddressSanitizer it shows too that nothing is lost or used after. (Programs as a
- * whole: faults.sh.) */
+ * evaluate, schedule, tokenise, convert, cut, export, place. Each time an error with a line comes,
+ * or the result; under AddressSanitizer it shows too that nothing is lost or used after. (Programs
+ * as a whole: faults.sh.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,7 @@ char *__wrap_strndup(const char *s, size_t n)
     return refuse() ? NULL : __real_strndup(s, n);
 }
 
-/* ---- what is done ------------------------------------------------------------------------------- */
+/* ---- what is done ---------------------------------------------------------------------------- */
 
 /* In memory: syncing a disk for each would take most of the time. */
 static char out[64], folder[] = "/dev/shm/octet-refused-XXXXXX";
@@ -221,7 +221,7 @@ static oct_status do_synthetic(oct_error *err)
     return oct_synthetic_write(&p, err);
 }
 
-/* ---- one after the other ------------------------------------------------------------------------ */
+/* ---- one after the other --------------------------------------------------------------------- */
 
 static void refuse_each(const char *what, oct_status (*work)(oct_error *err))
 {

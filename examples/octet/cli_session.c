@@ -139,6 +139,17 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     return -1;
 }
 
+bool oct_cli_too_long(const oct_model *m, size_t n)
+{
+    enum { SHRINKS = 4 /* by normalising, at most: full-width letters have three bytes */ };
+    const oct_model_info *info = oct_model_get_info(m);
+    size_t longest = 1, k;
+    for (int64_t id = 0; id < info->n_vocab; id++)
+        if (oct_token_bytes(m, (int32_t)id, &k) && k > longest)
+            longest = k;
+    return n / SHRINKS / longest > (size_t)info->n_ctx;
+}
+
 static void show_verifying(void *ctx, uint64_t done)
 {
     oct_progress *p = ctx;

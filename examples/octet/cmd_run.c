@@ -240,6 +240,10 @@ static oct_status encode(run_state *r, const oct_model *m, int64_t *n_longest, o
     for (int64_t i = 0; i < r->n_prompts; i++) {
         run_prompt *p = &r->prompts[i];
         oct_error inner = {0};
+        if (oct_cli_too_long(m, p->text ? p->n : 0))
+            return oct_fail(err, OCT_ERR_ARG,
+                            "%s has %zu bytes: more than the context of %lld holds",
+                            prompt_name(r, i, name), p->n, (long long)oct_model_get_info(m)->n_ctx);
         if (oct_encode(m, p->text, p->n, &p->ids, &p->n_ids, &inner) != OCT_OK)
             return oct_fail(err, inner.status, "%s: %s", prompt_name(r, i, name), inner.text);
         if (p->n_ids == 0)

@@ -8,6 +8,7 @@
 
 #include <octet/convert.h>
 
+#include "cli_session.h"
 #include "line_source.h"
 
 enum { TEXT_BYTES_MAX = 64 << 20 };
@@ -53,6 +54,9 @@ static oct_status append_text(oct_gen *g, const char *what, const char *text, si
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
+    if (oct_cli_too_long(g->model, n))
+        return oct_fail(err, OCT_ERR_ARG, "%zu bytes: more than the context of %lld tokens holds",
+                        n, (long long)oct_model_get_info(g->model)->n_ctx);
     OCT_TRY(oct_encode(g->model, text, n, &ids, &n_ids, err));
     oct_status s = append(g, what, ids, (int64_t)n_ids, err);
     free(ids);
