@@ -22,6 +22,7 @@ struct oct_session {
     oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
     bool ready;             /* complete: the other ranks await orders */
     const volatile int *cancel;
+    const oct_tap *tap; /* NULL, or who looks on */
     oct_session_stats stats;
     uint64_t *expert_rows;            /* [n_experts] */
     oct_phase_time phase[OCT_PHASES]; /* kept only if there are several ranks */
