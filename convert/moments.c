@@ -2,8 +2,8 @@
  *
  * The file, little-endian: "OCTMOM01", u64 fingerprint of the model, u64 layers, experts, inputs of
  * gate and up, inputs of down, tokens; u64 tokens seen [layers][experts]; then for each layer,
- * expert, matrix (0, 1) and block of 256 inputs its f32 [n][n], zero above the diagonal; u64 XXH3 of
- * all before. */
+ * expert, matrix (0, 1) and block of 256 inputs the rows of its lower triangle, f32; u64 XXH3 of all
+ * before. */
 #include "moments.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ struct oct_moments {
 static size_t floats_of(int64_t n)
 {
     const size_t whole = (size_t)(n / BLOCK), rest = (size_t)(n % BLOCK);
-    return whole * BLOCK * BLOCK + rest * rest;
+    return whole * BLOCK * (BLOCK + 1) / 2 + rest * (rest + 1) / 2;
 }
 
 static size_t all_floats(const oct_moments *m)
@@ -42,7 +42,7 @@ static float *block_at(const oct_moments *m, int64_t layer, int64_t expert, int 
                        int64_t block)
 {
     return m->sum + (size_t)(layer * m->n_experts + expert) * m->expert_sums +
-           (which ? floats_of(m->n_in[0]) : 0) + (size_t)block * BLOCK * BLOCK;
+           (which ? floats_of(m->n_in[0]) : 0) + floats_of(block * BLOCK);
 }
 
 const float *oct_moments_block(const oct_moments *m, int64_t layer, int64_t expert, int which,
@@ -124,7 +124,7 @@ static void see(void *ctx, int thread, int n_threads, int64_t layer, int64_t exp
         const int64_t left = m->n_in[which] - first, size = left < BLOCK ? left : BLOCK;
         float *block = block_at(m, layer, expert, which, first / BLOCK);
         for (int64_t i = thread; i < size; i += n_threads)
-            add_rows(block + i * size, row, n, first, i);
+            add_rows(block + i * (i + 1) / 2, row, n, first, i);
     }
 }
 

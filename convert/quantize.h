@@ -29,7 +29,7 @@ typedef struct oct_text_params {
     const volatile int *cancel; /* may be NULL */
 } oct_text_params;
 
-/* Runs the model over a text. 4 x 256 bytes for each input of each expert are taken; *out is freed
+/* Runs the model over a text. About 512 bytes for each input of each expert are taken; *out is freed
  * with oct_moments_free. The same text gives the same bits, whatever the threads. */
 OCT_API OCT_MUST_CHECK oct_status oct_moments_gather(const oct_model *m, const oct_text_params *p,
                                                      oct_moments **out, oct_error *err);

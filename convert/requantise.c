@@ -63,17 +63,17 @@ static void invert(double *l, double *b, int64_t n)
         }
 }
 
-/* One block: u[n][n] from the sums h[n][n]; a, b: room for n * n each. */
+/* One block: u[n][n] from the sums, rows of a triangle; a, b: room for n * n each. */
 static bool feedback_block(const float *h, int64_t n, double *a, double *b, float *u)
 {
     double mean = 0;
     for (int64_t i = 0; i < n; i++)
-        mean += (double)h[i * n + i] / (double)n;
+        mean += (double)h[i * (i + 3) / 2] / (double)n;
     if (!(mean > 0) || !isfinite(mean))
         return false;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j <= i; j++)
-            a[i * n + j] = (double)h[i * n + j] / mean + (i == j ? 0.01 : 0);
+            a[i * n + j] = (double)h[i * (i + 1) / 2 + j] / mean + (i == j ? 0.01 : 0);
     if (!cholesky(a, n))
         return false;
     invert(a, b, n);
