@@ -35,6 +35,11 @@ typedef struct oct_run {
     const oct_tap *tap;         /* NULL: nobody */
     uint64_t bytes_read;        /* added to: weights and scales */
     uint64_t kv_read;           /* added to: keys and values */
+    uint64_t streamed;          /* added to: the part of bytes_read that was brought to a device */
+    /* Of EXPERTS and COMBINE, by bits: those that a device computes for the host just now. The
+     * host's slots of them are zero; all_elsewhere: there are none of the host. The runner's. */
+    uint64_t elsewhere;
+    bool all_elsewhere;
 } oct_run;
 
 /* Pure functions of a backend's numbers (threads, tiles, the shard ...): no memory is taken, no
@@ -42,11 +47,16 @@ typedef struct oct_run {
 typedef struct oct_backend_kind {
     const char *name;
     bool host; /* its memory is the process's: weights are read where the placement has them */
+    /* Of a matrix or the table it is given the units that the rank computes and no others, one
+     * behind the other; else the whole, as in the file. See oct_array. */
+    bool packed;
     bool (*supports)(const void *numbers, const oct_node *n);
     /* Of a node, for a capacity of rows: temporary memory that all of the backend shares while the
      * node runs; and scratch, of which the largest of any node is kept. */
     size_t (*temp_bytes)(const void *numbers, const oct_node *n, int64_t rows);
     size_t (*scratch_bytes)(const void *numbers, const oct_node *n, int64_t rows);
+    /* As temp_bytes, of EXPERTS whose weights are brought while it computes. NULL: it cannot. */
+    size_t (*stream_bytes)(const void *numbers, const oct_node *n, int64_t rows);
 } oct_backend_kind;
 
 /* An open backend. One thread of the caller at a time. Memory it gives is its own: host code
@@ -56,16 +66,30 @@ struct oct_backend {
     const oct_backend_kind *kind;
     oct_status (*alloc)(oct_backend *b, size_t bytes, void **p, oct_error *err);
     void (*release)(oct_backend *b, void *p, size_t bytes);
+    /* Copies and run are done in the order of the calls, but may be done later: until wait returns
+     * the host's side of a copy is neither changed nor, of a download, read. What fails meanwhile
+     * is told by wait or any later call. wait NULL: calls return when all is done. */
     oct_status (*upload)(oct_backend *b, void *to, const void *from, size_t bytes, oct_error *err);
     oct_status (*download)(oct_backend *b, void *to, const void *from, size_t bytes,
                            oct_error *err);
-    /* Around the calls of run that make one evaluation. */
+    oct_status (*wait)(oct_backend *b, oct_error *err);
+    /* Memory of the host that copies will often use, until unpin: they may become faster, and need
+     * not. NULL: nothing is gained. */
+    void (*pin)(oct_backend *b, void *p, size_t bytes);
+    void (*unpin)(oct_backend *b, void *p);
+    /* Around the calls that make one evaluation. end comes when all is done. */
     void (*begin)(oct_backend *b);
     void (*end)(oct_backend *b);
     /* Runs steps first..end-1 of a plan, all of them this backend's, with its buffer of that plan.
-     * OCT_ERR_CANCELLED leaves outputs undefined. */
+     * OCT_ERR_CANCELLED leaves outputs undefined. A backend with wait does not add the experts that
+     * it read to bytes_read: the runner knows the choices when all is done. */
     oct_status (*run)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int first,
                       int end, oct_run *r, oct_error *err);
+    /* Begins step `step` (streamed) for the experts of r->elsewhere, with weights of the host, and
+     * returns: the host's threads are free meanwhile. Any call of this backend but free comes behind
+     * it. NULL: see stream_bytes. */
+    oct_status (*stream)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int step,
+                         oct_run *r, oct_error *err);
     void (*free)(oct_backend *b);
 };
 

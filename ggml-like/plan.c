@@ -66,6 +66,25 @@ static bool bring(planner *a, const oct_tensor *t, int place)
     return copy(a, t, from, place);
 }
 
+/* EXPERTS of the host, of which another place may take a part: that comes first, for it takes
+ * none of the host's time. */
+static bool add_streamed(planner *a, const oct_node *n, int place)
+{
+    const oct_tensor *x = n->in[0], *routes = n->in[1];
+    return bring(a, x, place) && bring(a, routes, place) && bring(a, x, OCT_HOST) &&
+           bring(a, routes, OCT_HOST) &&
+           add_step(a, (oct_step){.node = n, .place = place, .from = place, .streamed = true});
+}
+
+/* COMBINE of what the place has streamed and the host's part. */
+static bool add_joined(planner *a, const oct_node *n, int place)
+{
+    const oct_step copy = {.copied = n->in[0], .from = OCT_HOST, .place = place, .part = true};
+    const oct_step join = {.node = n, .place = place, .from = place, .joined = true};
+    a->valid[n->out->index] = (uint16_t)(1u << place);
+    return bring(a, n->in[1], place) && add_step(a, copy) && add_step(a, join);
+}
+
 static oct_status add_node(planner *a, int i, oct_error *err)
 {
     const oct_node *n = &a->p->graph->nodes[i];
@@ -79,6 +98,11 @@ static oct_status add_node(planner *a, int i, oct_error *err)
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
                         "plan: backend %s cannot compute '%s' of layer %lld", kind->name,
                         oct_op_name(n->op), (long long)n->layer);
+    const int streams = a->spec->streams ? a->spec->streams[i] : 0;
+    if (streams && n->op == OCT_OP_COMBINE)
+        return add_joined(a, n, streams) ? OCT_OK : no_memory(err);
+    if (streams && !add_streamed(a, n, streams))
+        return no_memory(err);
     const oct_tensor *read[3] = {n->in[0], n->in[1], oct_op_in_place(n->op) ? n->out : NULL};
     for (int k = 0; k < 3; k++)
         if (read[k] && !bring(a, read[k], place))
@@ -201,8 +225,11 @@ static int add_temporaries(planner *a, int place, piece *out)
         if (!s->node || s->place != place)
             continue;
         bool exchange = oct_op_is_exchange(s->node->op);
-        s->temp_bytes = round_up(exchange ? exchange_bytes(p, s->node)
-                                          : kind->temp_bytes(numbers, s->node, p->graph->rows));
+        s->temp_bytes =
+            round_up(exchange      ? exchange_bytes(p, s->node)
+                     : s->joined   ? (size_t)s->node->in[0]->rows * s->node->in[0]->row_bytes
+                     : s->streamed ? kind->stream_bytes(numbers, s->node, p->graph->rows)
+                                   : kind->temp_bytes(numbers, s->node, p->graph->rows));
         size_t scratch =
             exchange ? 0 : round_up(kind->scratch_bytes(numbers, s->node, p->graph->rows));
         if (scratch > p->need[place].scratch)
@@ -213,56 +240,70 @@ static int add_temporaries(planner *a, int place, piece *out)
         if (s->node->op == OCT_OP_GATHER_LOGITS) { /* the node before writes them */
             out[n].first = i - 1;
             out[n].offset = &p->logits_offset;
+        } else if (s->joined) { /* as the copy before does */
+            out[n].first = i - 1;
         }
         n++;
     }
     return n;
 }
 
-int oct_node_arrays(const oct_node *n, oct_array out[OCT_MAX_ARRAYS])
+/* Weights or scales of a matrix, whose units are `unit` bytes apart. */
+static oct_array units_of(const oct_weight *w, const void *p, size_t unit, const oct_shard *s)
+{
+    const oct_weight_layout *l = &w->layout;
+    const oct_shard_range slices = s->slices[w->kind];
+    const oct_shard_range experts = l->n_experts > 1 ? s->experts : (oct_shard_range){0, 1};
+    size_t all = (size_t)l->n_slices, mine = (size_t)(slices.end - slices.first);
+    return (oct_array){.p = p,
+                       .bytes = (size_t)l->n_experts * all * unit,
+                       .first = ((size_t)experts.first * all + (size_t)slices.first) * unit,
+                       .run = mine * unit,
+                       .stride = all * unit,
+                       .bias = ((size_t)experts.first * mine + (size_t)slices.first) * unit,
+                       .n_runs = experts.end - experts.first};
+}
+
+static oct_array table_of(const oct_table *t, const oct_shard *s)
+{
+    const oct_shard_range slices = s->slices[OCT_SHARD_OF_VOCABULARY];
+    size_t slice = (size_t)(t->slice_rows_pad * t->cols) * sizeof(uint16_t);
+    return (oct_array){.p = t->data,
+                       .bytes = (size_t)t->n_slices * slice,
+                       .first = (size_t)slices.first * slice,
+                       .run = (size_t)(slices.end - slices.first) * slice,
+                       .bias = (size_t)slices.first * slice,
+                       .n_runs = 1};
+}
+
+int oct_node_arrays(const oct_node *n, const oct_shard *s, oct_array out[OCT_MAX_ARRAYS])
 {
     int count = 0;
     for (int k = 0; k < 2 && n->w[k]; k++) {
-        const oct_weight_layout *l = &n->w[k]->layout;
-        size_t units = (size_t)(l->n_experts * l->n_slices);
-        out[count++] = (oct_array){n->w[k]->data, units * l->unit_stride};
-        out[count++] = (oct_array){n->w[k]->scales, units * l->scale_stride};
+        out[count++] = units_of(n->w[k], n->w[k]->data, n->w[k]->layout.unit_stride, s);
+        out[count++] = units_of(n->w[k], n->w[k]->scales, n->w[k]->layout.scale_stride, s);
     }
-    if (n->plain)
-        out[count++] =
-            (oct_array){n->plain->data, (size_t)(n->plain->rows * n->plain->cols) * sizeof(float)};
+    if (n->plain) {
+        size_t bytes = (size_t)(n->plain->rows * n->plain->cols) * sizeof(float);
+        out[count++] = (oct_array){.p = n->plain->data, .bytes = bytes, .run = bytes, .n_runs = 1};
+    }
     if (n->table)
-        out[count++] =
-            (oct_array){n->table->data,
-                        (size_t)(n->table->n_slices * n->table->slice_rows_pad * n->table->cols) *
-                            sizeof(uint16_t)};
+        out[count++] = table_of(n->table, s);
     return count;
 }
 
-/* Bytes of the file that a rank holds of what a node reads; the rotations are not in the file. */
-static uint64_t held(const oct_node *n, const oct_shard *s)
-{
-    uint64_t bytes = n->plain && !n->attn ? (uint64_t)(n->plain->rows * n->plain->cols) * 4 : 0;
-    for (int k = 0; k < 2 && n->w[k]; k++) {
-        const oct_weight_layout *l = &n->w[k]->layout;
-        int64_t experts = l->n_experts > 1 ? s->experts.end - s->experts.first : 1;
-        bytes += (uint64_t)(experts * oct_shard_n_slices(s, n->w[k]->kind)) *
-                 (l->unit_stride + l->scale_stride);
-    }
-    if (n->table)
-        bytes += (uint64_t)(oct_shard_n_slices(s, OCT_SHARD_OF_VOCABULARY) *
-                            n->table->slice_rows_pad * n->table->cols) *
-                 sizeof(uint16_t);
-    return bytes;
-}
-
-/* Bytes of whole arrays. */
-static uint64_t whole(const oct_node *n)
+/* Bytes of a node's arrays in a place: on the host, what of the file the rank holds, which the
+ * rotations are not in. */
+static uint64_t stored(const oct_node *n, const oct_shard *s, const oct_backend_kind *kind)
 {
     oct_array array[OCT_MAX_ARRAYS];
     uint64_t bytes = 0;
-    for (int k = oct_node_arrays(n, array); k-- > 0;)
-        bytes += (array[k].bytes + OCT_ARRAY_ALIGN - 1) / OCT_ARRAY_ALIGN * OCT_ARRAY_ALIGN;
+    for (int k = oct_node_arrays(n, s, array); k-- > 0;)
+        if (!kind->host)
+            bytes += (oct_array_stored(&array[k], kind) + OCT_ARRAY_ALIGN - 1) / OCT_ARRAY_ALIGN *
+                     OCT_ARRAY_ALIGN;
+        else if (!n->attn)
+            bytes += (uint64_t)array[k].n_runs * array[k].run;
     return bytes;
 }
 
@@ -275,7 +316,7 @@ static void count_weights(planner *a)
     for (int i = 0; i < p->n_steps; i++) {
         const oct_node *n = p->steps[i].node;
         int place = p->steps[i].place;
-        if (!n || oct_op_is_exchange(n->op))
+        if (!n || oct_op_is_exchange(n->op) || p->steps[i].streamed)
             continue;
         if (n->attn) { /* ROPE_STORE comes before ATTENTION, with other nodes between */
             p->steps[i].kv_layer = p->need[place].kv_layers;
@@ -285,7 +326,7 @@ static void count_weights(planner *a)
         if (shared && seen[place][n->attn != NULL] == shared)
             continue;
         seen[place][n->attn != NULL] = shared ? shared : seen[place][n->attn != NULL];
-        p->need[place].weights += a->spec->place[place].kind->host ? held(n, p->shard) : whole(n);
+        p->need[place].weights += stored(n, p->shard, a->spec->place[place].kind);
     }
 }
 

@@ -23,16 +23,28 @@ typedef struct oct_plan_spec {
     const uint8_t *where; /* [n_nodes] the place of each node; NULL: all on the host. Exchanges are
                              the host's, and attention is where its keys and values are stored,
                              whatever it says. */
+    /* [n_nodes] the place, of those that can, that may compute a part of EXPERTS of the host with
+     * weights that are brought to it; 0: none. It must be where its COMBINE is. NULL: all 0. */
+    const uint8_t *streams;
 } oct_plan_spec;
 
 /* What a node reads of the model, as arrays: weights and scales of w[0], then of w[1]; or plain, or
- * table, alone. */
+ * table, alone. A rank computes with n_runs runs of `run` bytes, the first at `first`, one every
+ * `stride`. Packed, they follow each other, and begin `bias` bytes behind where unit 0 would be. */
 enum { OCT_MAX_ARRAYS = 4 };
 typedef struct oct_array {
     const void *p;
     size_t bytes; /* of the whole matrix, of all experts and slices */
+    size_t first, run, stride, bias;
+    int64_t n_runs;
 } oct_array;
-int oct_node_arrays(const oct_node *n, oct_array out[OCT_MAX_ARRAYS]);
+int oct_node_arrays(const oct_node *n, const oct_shard *s, oct_array out[OCT_MAX_ARRAYS]);
+
+/* Bytes of an array in a place with a memory of its own. */
+static inline size_t oct_array_stored(const oct_array *a, const oct_backend_kind *kind)
+{
+    return kind->packed ? (size_t)a->n_runs * a->run : a->bytes;
+}
 
 /* One thing to be done. */
 typedef struct oct_step {
@@ -40,9 +52,13 @@ typedef struct oct_step {
     const oct_tensor *copied; /* then this one */
     int place, from;          /* that computes; a copy: to, from: one of them is the host */
     int64_t kv_layer;         /* of attention: the layer's number in the place's cache */
-    size_t temp_offset;       /* temporary memory in the place's buffer */
+    bool streamed;            /* EXPERTS for the host, see oct_run.elsewhere; at: of the host */
+    bool joined; /* COMBINE of the place's slots and the host's, which lie in temporary memory */
+    bool part;   /* a copy to the temporary memory of the step behind it, which is joined */
+    size_t temp_offset; /* temporary memory in the place's buffer */
     size_t temp_bytes;
-    /* Where the arrays of oct_node_arrays lie in the place. Filled by whoever executes the plan. */
+    /* Where the arrays of oct_node_arrays lie in the place: unit 0, though a place that packs them
+     * may not have it. Filled by whoever executes the plan. */
     const void *at[OCT_MAX_ARRAYS];
 } oct_step;
 
@@ -52,7 +68,7 @@ typedef struct oct_plan_need {
     size_t scratch; /* behind them, of the backend's threads */
     size_t buffer;  /* both: allocated as one */
     /* On the host: of the model's file, what the rank holds. In a place with a memory of its own:
-     * the arrays of its nodes, each once and whole, rounded up to OCT_ARRAY_ALIGN. */
+     * the arrays of its nodes, each once, rounded up to OCT_ARRAY_ALIGN. */
     uint64_t weights;
     int64_t kv_layers; /* layers whose keys and values are kept here */
 } oct_plan_need;

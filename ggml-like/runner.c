@@ -10,6 +10,7 @@ typedef struct running {
     oct_run *run;
     const oct_tally *tally;
     const volatile int *cancel; /* of this rank */
+    unsigned moving;            /* bit k: copies from or to place k may not have been made */
     /* For tally->layer_time: the layer that runs, when it began, what was counted then. */
     int64_t layer;
     double began;
@@ -59,24 +60,117 @@ static void note_choices(const running *a, const oct_node *n)
     a->tally->route_hash[n->layer] = hash;
 }
 
+/* Experts that a device has read: it does not tell the host which. */
+static void note_read(const running *a, const oct_node *n)
+{
+    const oct_shard *s = a->r->plan->shard;
+    const oct_tensor *routes = n->in[1];
+    uint64_t chosen = 1, each = oct_shard_read_bytes(s, n->w[0]) + oct_shard_read_bytes(s, n->w[1]);
+    int64_t rows = oct_run_rows(a->r->plan, a->run, n->in[0]);
+    if (routes) {
+        const unsigned char *data = data_at(a->r, OCT_HOST, routes);
+        chosen = 0;
+        for (int64_t i = 0; i < rows * n->n_used; i++) {
+            const int32_t *expert =
+                (const void *)(data + (size_t)(i / n->n_used) * routes->row_bytes);
+            int64_t e = expert[i % n->n_used];
+            chosen |= (uint64_t)(e >= s->experts.first && e < s->experts.end) << e;
+        }
+    }
+    if (rows > 0)
+        a->run->bytes_read += (uint64_t)__builtin_popcountll(chosen) * each;
+}
+
 /* The plan keeps the routes of all layers in the host's memory to the end. */
 static void note_routes(const running *a)
 {
-    const oct_graph *g = a->r->plan->graph;
-    for (int i = 0; a->tally->expert_rows && i < g->n_nodes; i++)
-        if (g->nodes[i].op == OCT_OP_ROUTE)
-            note_choices(a, &g->nodes[i]);
+    const oct_plan *p = a->r->plan;
+    for (int i = 0; i < p->n_steps; i++) {
+        const oct_step *s = &p->steps[i];
+        if (s->node && s->node->op == OCT_OP_ROUTE && a->tally->expert_rows)
+            note_choices(a, s->node);
+        if (s->node && s->node->op == OCT_OP_EXPERTS && !s->streamed &&
+            !a->r->backend[s->place]->kind->host && a->r->backend[s->place]->wait)
+            note_read(a, s->node);
+    }
 }
 
 /* ---- steps that are no backend's ------------------------------------------------------------- */
 
-static oct_status copy(const running *a, const oct_step *s, oct_error *err)
+/* Until the copies of all places but one are made; -1: of all. */
+static oct_status settle(running *a, int but, oct_error *err)
+{
+    oct_status status = OCT_OK;
+    for (int i = 1; i < a->r->plan->n_places && status == OCT_OK; i++) {
+        oct_backend *b = a->r->backend[i];
+        if (i == but || !(a->moving >> i & 1))
+            continue;
+        status = b->wait ? b->wait(b, err) : OCT_OK;
+        a->moving &= ~(1u << i);
+    }
+    return status;
+}
+
+/* ---- streaming ---- */
+
+static int64_t chosen_rows(const running *a, const oct_node *n, int64_t rows[])
+{
+    const unsigned char *data = data_at(a->r, OCT_HOST, n->in[1]);
+    int64_t slots = oct_run_rows(a->r->plan, a->run, n->in[1]) * n->n_used;
+    for (int64_t e = 0; e < n->w[0]->layout.n_experts; e++)
+        rows[e] = 0;
+    for (int64_t i = 0; i < slots; i++) {
+        const int32_t *expert =
+            (const void *)(data + (size_t)(i / n->n_used) * n->in[1]->row_bytes);
+        rows[expert[i % n->n_used]]++;
+    }
+    return slots;
+}
+
+/* Divides the experts of a layer between the host, whose step is the next, and a device. */
+static oct_status divide(running *a, int step, oct_error *err)
+{
+    const oct_step *s = &a->r->plan->steps[step];
+    oct_backend *b = a->r->backend[s->place];
+    int64_t rows[OCT_WEIGHT_MAX_EXPERTS];
+    a->run->elsewhere = 0;
+    a->run->all_elsewhere = false;
+    if (!(a->r->rates.link > 0))
+        return OCT_OK;
+    OCT_TRY(settle(a, -1, err)); /* what the router has chosen */
+    if (chosen_rows(a, s->node, rows) == 0)
+        return OCT_OK;
+    a->run->elsewhere = oct_stream_choose(&a->r->rates, s->node, rows);
+    if (a->run->elsewhere == 0)
+        return OCT_OK;
+    a->run->all_elsewhere = true;
+    for (int64_t e = 0; e < s->node->w[0]->layout.n_experts; e++)
+        a->run->all_elsewhere &= rows[e] == 0 || (a->run->elsewhere >> e & 1);
+    const uint64_t each = oct_shard_read_bytes(a->r->plan->shard, s->node->w[0]) +
+                          oct_shard_read_bytes(a->r->plan->shard, s->node->w[1]);
+    const uint64_t bytes = (uint64_t)__builtin_popcountll(a->run->elsewhere) * each;
+    a->run->streamed += bytes;
+    a->run->bytes_read += bytes;
+    return b->stream(b, a->r->plan, a->r->buffer[s->place], step, a->run, err);
+}
+
+/* A place does its copies in order; what other places still read or write on the host comes first.
+ */
+static oct_status copy(running *a, const oct_step *s, oct_error *err)
 {
     oct_runner *r = a->r;
     size_t bytes = (size_t)oct_run_rows(r->plan, a->run, s->copied) * s->copied->row_bytes;
     void *to = data_at(r, s->place, s->copied), *from = data_at(r, s->from, s->copied);
     if (bytes == 0)
         return OCT_OK;
+    if (s->part) {
+        if (a->run->all_elsewhere)
+            return OCT_OK;
+        to = r->buffer[s->place] + s[1].temp_offset;
+    }
+    int device = s->place == OCT_HOST ? s->from : s->place;
+    OCT_TRY(settle(a, device, err));
+    a->moving |= 1u << device;
     if (s->place == OCT_HOST)
         return r->backend[s->from]->download(r->backend[s->from], to, from, bytes, err);
     return r->backend[s->place]->upload(r->backend[s->place], to, from, bytes, err);
@@ -137,7 +231,7 @@ static int segment_end(const running *a, int first)
     const oct_step *s = &p->steps[first];
     int end = first + 1;
     while (end < p->n_steps && p->steps[end].node && p->steps[end].place == s->place &&
-           !is_exchange(&p->steps[end]) &&
+           !is_exchange(&p->steps[end]) && !p->steps[end].streamed && !p->steps[end - 1].joined &&
            (!a->tally->layer_time || p->steps[end].node->layer == s->node->layer))
         end++;
     return end;
@@ -155,7 +249,14 @@ static oct_status run_steps(running *a, oct_error *err)
             continue;
         }
         note_layer(a, s->node->layer);
-        if (s->node->op == OCT_OP_FOLD_RANKS) {
+        if (s->place == OCT_HOST) /* where it computes, too */
+            status = settle(a, -1, err);
+        if (status != OCT_OK)
+            break;
+        if (s->streamed) {
+            status = divide(a, i, err);
+            end = i + 1 + a->run->all_elsewhere; /* without the host's step */
+        } else if (s->node->op == OCT_OP_FOLD_RANKS) {
             status = fold(a, s->node, err);
         } else if (s->node->op == OCT_OP_GATHER_LOGITS) {
             status = gather(a, s->node, err);
@@ -163,9 +264,28 @@ static oct_status run_steps(running *a, oct_error *err)
             oct_backend *b = a->r->backend[s->place];
             end = segment_end(a, i);
             status = b->run(b, p, a->r->buffer[s->place], i, end, a->run, err);
+            if (s->place != OCT_HOST && !p->steps[end - 1].node->out) /* logits are on the way */
+                a->moving |= 1u << s->place;
+            if (s->joined) {
+                a->run->elsewhere = 0;
+                a->run->all_elsewhere = false;
+            }
         }
     }
     note_layer(a, -1);
+    return status;
+}
+
+/* Nothing is under way when a run ends, however it does. */
+static oct_status finish(running *a, oct_status status, oct_error *err)
+{
+    for (int i = 1; i < a->r->plan->n_places; i++) {
+        oct_backend *b = a->r->backend[i];
+        oct_error late = {0};
+        oct_status s = b->wait ? b->wait(b, &late) : OCT_OK;
+        if (status == OCT_OK && s != OCT_OK)
+            status = oct_fail(err, s, "%s", late.text);
+    }
     return status;
 }
 
@@ -183,7 +303,7 @@ oct_status oct_runner_run(oct_runner *r, oct_run *run, const oct_tally *tally, o
     for (int i = 0; i < r->plan->n_places; i++)
         if (r->backend[i]->begin)
             r->backend[i]->begin(r->backend[i]);
-    oct_status status = run_steps(&a, err);
+    oct_status status = finish(&a, run_steps(&a, err), err);
     for (int i = 0; i < r->plan->n_places; i++)
         if (r->backend[i]->end)
             r->backend[i]->end(r->backend[i]);

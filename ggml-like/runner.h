@@ -6,6 +6,7 @@
 
 #include "comm.h"
 #include "plan.h"
+#include "stream.h"
 
 /* What a run is added to; NULL: not wanted. */
 typedef struct oct_tally {
@@ -21,14 +22,15 @@ typedef struct oct_runner {
     oct_backend *backend[OCT_MAX_PLACES];  /* owned, one for each place of the plan */
     unsigned char *buffer[OCT_MAX_PLACES]; /* of the plan, in each place */
     void *weights[OCT_MAX_PLACES];         /* uploaded copies; NULL: the host's are used */
+    oct_stream_rates rates;                /* for plans that stream; zero: nothing is */
+    int failed; /* after an error of oct_runner_open: the place that failed */
 } oct_runner;
 
 /* Where the host's weights are: p inside the model as it was opened. */
 typedef const void *oct_place_fn(const void *placement, const void *p);
 
 /* Allocates what the plan needs in every place, tells every step where its weights are and uploads
- * them where a place has a memory of its own (whole matrices: their addresses are counted from the
- * first unit). r->plan, comm and backend are set; the rest is zero. Frees with oct_runner_free in
+ * them where a place has a memory of its own. r->plan, comm and backend are set; the rest is zero. Frees with oct_runner_free in
  * any state. */
 OCT_MUST_CHECK oct_status oct_runner_open(oct_runner *r, oct_plan *plan, oct_place_fn *where,
                                           const void *placement, oct_error *err);

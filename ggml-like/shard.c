@@ -49,3 +49,9 @@ int64_t oct_shard_n_slices(const oct_shard *s, oct_shard_kind kind)
 {
     return s->slices[kind].end - s->slices[kind].first;
 }
+
+uint64_t oct_shard_read_bytes(const oct_shard *s, const oct_weight *w)
+{
+    uint64_t slices = (uint64_t)oct_shard_n_slices(s, w->kind);
+    return slices * (w->layout.unit_bytes + w->layout.scale_bytes);
+}

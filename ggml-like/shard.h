@@ -24,6 +24,9 @@ typedef struct oct_shard {
 const char *oct_shard_make(oct_shard_layout layout, int rank, int size, int64_t n_slices,
                            int64_t n_experts, oct_shard *out);
 
+/* Weights and scales of one expert of a matrix that the rank reads. */
+uint64_t oct_shard_read_bytes(const oct_shard *s, const oct_weight *w);
+
 /* How many slices the rank has. */
 int64_t oct_shard_n_slices(const oct_shard *s, oct_shard_kind kind);
 

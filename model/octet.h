@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gpu.h"
 #include "status.h"
 #include "types.h"
 
@@ -78,7 +79,8 @@ OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NU
 
 /* Unmaps what other ranks than `rank` of `size` compute. This process maps and can touch its own
  * part only; what needs more is refused from now on. There may be sessions and placements of this
- * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model; OCT_ERR_UNSUPPORTED:
+ * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model, or there are such
+ * sessions; OCT_ERR_UNSUPPORTED:
  * the model holds, or keeps, another part. One thread, with no other using the model. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);
@@ -121,12 +123,20 @@ typedef struct oct_session_params {
                           each rank's own memory */
     struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
     oct_shard_layout shard; /* how ranks divide the model */
-    bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
-                          unless a CPU quota or -t beyond the cores makes that senseless */
+    bool no_bind; /* threads may move; else, while they work, as many as there are cores are bound
+                     to one each, and fewer to their NUMA node's, unless there is a CPU quota */
     /* Of machine.h, read while a session is made or estimated: work is divided as there. NULL: this
      * machine, looked at then. */
     const struct oct_machine *machine;
     const char *isa; /* a kernel row, see `octet info`; NULL: $OCTET_ISA, else the best */
+    /* GPUs compute as much as fits their budgets; it is decided before anything is loaded, and
+     * changes no bit of any result. Read while a session is made or estimated. NULL: none. They are
+     * not used with the kernels "ref", whose bits are others. */
+    const oct_gpus *gpus;
+    /* Experts of the host are not brought to GPUs. Otherwise they are, for chunks that are long
+     * enough, as many of a layer as make host and GPU end together: what a GPU's link is known to
+     * move (oct_gpu.link), and what the host's threads do, which is measured. */
+    bool no_streaming;
     const oct_placement *placement; /* borrowed; NULL: the mapped file */
     bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
     /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
@@ -144,23 +154,35 @@ typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
     uint64_t kv;      /* the pool; touched as its pages are first used */
     uint64_t buffers; /* activations, scratch */
+    int64_t chunk;    /* tokens evaluated together at most */
     int n_threads;
     int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
     const char *isa;         /* the row that would be chosen */
     const char *threads_why; /* what decided n_threads: "cores", "affinity", "cgroup quota",
                                 "asked", "small model" */
+    int n_gpus;              /* that something is placed on; what is above is of the host alone */
+    oct_gpu_share gpu[OCT_MAX_GPUS];
 } oct_session_need;
 OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        const oct_session_params *p,
                                                        oct_session_need *need, oct_error *err);
 
-/* Takes memory and threads. m, and what p borrows, outlive the session; p itself is read here. On
+/* Takes memory and threads, which a process that forks off does not get: there the session can only be
+ * freed. m, and what p borrows, outlive the session; p itself is read here. On
  * ranks every rank makes one, with the same parameters but for what is of its own machine; nothing
  * is exchanged yet. *out is NULL after an error: OCT_ERR_ARG for a number out of range,
  * OCT_ERR_UNSUPPORTED for ranks that cannot share the model or a part that this file lacks,
  * OCT_ERR_MEMORY. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_session_params *p,
                                                   oct_session **out, oct_error *err);
+/* What was placed on GPUs: returns how many have something. *why (of the session; may be NULL): "",
+ * or in one line why it is less than was planned: then a GPU had less memory than it said, or did
+ * not work. */
+OCT_API int oct_session_get_gpus(const oct_session *s, oct_gpu_share out[OCT_MAX_GPUS],
+                                 const char **why);
+/* Tokens of a chunk from which experts of the host are streamed to GPUs, by what was measured when the
+ * session was made; INT64_MAX: never. */
+OCT_API int64_t oct_session_stream_rows(const oct_session *s);
 /* NULL is fine. On rank 0 it ends oct_session_serve of the others. */
 OCT_API void oct_session_free(oct_session *s);
 /* As oct_session_free, but the other ranks of params.comm are told nothing: for a job that has
@@ -221,6 +243,7 @@ OCT_API void oct_session_get_kv(const oct_session *s, oct_kv_usage *usage);
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
     uint64_t kv_read;            /* the part of bytes_read that is keys and values */
+    uint64_t streamed;           /* the part of bytes_read that was brought to GPUs */
     uint64_t kv_saturated;       /* values that did not fit the KV type */
     double seconds;              /* inside oct_eval */
     double max_eval_seconds;

@@ -19,8 +19,12 @@ struct oct_session {
     int32_t *pos;                 /* [chunk] */
     struct oct_rank_order *order; /* with room for the rows of a chunk */
     oct_comm *comm;
-    oct_status comm_status; /* of orders that cannot report: the next oct_eval does */
-    bool ready;             /* complete: the other ranks await orders */
+    oct_status comm_status;       /* of orders that cannot report: the next oct_eval does */
+    bool ready;                   /* complete: the other ranks await orders */
+    int failed;                   /* the place that could not be had while the session was made */
+    char gpu_why[OCT_ERROR_TEXT]; /* see oct_session_get_gpus */
+    pid_t process;                /* that made it and has its threads */
+    bool uses;                    /* the model knows of it */
     const volatile int *cancel;
     const oct_tap *tap; /* NULL, or who looks on */
     oct_session_stats stats;
@@ -32,7 +36,7 @@ struct oct_session {
 };
 
 /* The session's threads, between evaluations. */
-oct_team *oct_measure_team(const oct_session *s);
+oct_team *oct_session_team(const oct_session *s);
 
 /* As oct_session_new, with devices beside the CPU; d is read here, not kept. */
 OCT_MUST_CHECK oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p,

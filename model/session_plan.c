@@ -120,6 +120,17 @@ static oct_status plan(const oct_model *m, const oct_session_params *p, const oc
             spec.place[1 + i].numbers = d->device[i].numbers;
         }
         spec.where = where;
+    } else if (p->gpus && s->cpu.k != &oct_kernel_rows[OCT_KERNELS_REF]) {
+        const oct_gpu_task task = {.gpus = p->gpus,
+                                   .kv = &s->kv,
+                                   .n_layers = m->config.n_layers,
+                                   .streams = m->config.n_experts > 1 && !p->no_streaming,
+                                   .numbers = {.shard = s->shard,
+                                               .rows = s->chunk,
+                                               .n_seqs = s->n_seqs,
+                                               .seq_pages = oct_kv_pages_of(s->n_ctx)}};
+        return oct_gpu_deal_make(&task, &s->graph, &spec, room ? room + half : NULL, half, &s->gpus,
+                                 &s->plan, err);
     }
     return oct_plan_make(&s->graph, &spec, room ? room + half : NULL, half, &s->plan, err);
 }

@@ -6,6 +6,7 @@
 #include "cpu.h"
 #include "model_impl.h"
 #include "plan.h"
+#include "session_gpu.h"
 
 /* Places beside the host, and what they compute. */
 typedef struct oct_devices {
@@ -32,12 +33,13 @@ typedef struct oct_session_plan {
     oct_kv_cache kv; /* of all layers */
     oct_graph graph;
     oct_plan plan;
+    oct_gpu_deal gpus; /* places 1 .. gpus.n of the plan, unless others were given */
 } oct_session_plan;
 
 /* Bytes on the stack in which a plan of Grok-1's 64 layers has room. */
 enum { OCT_SESSION_PLAN_ROOM = 384 << 10 };
 
-/* *s must not move afterwards: it points into itself. d NULL: all is the host's. room, if not NULL:
+/* *s must not move afterwards: it points into itself. d NULL: the GPUs of p take what fits. room, if not NULL:
  * memory for it, so that none is asked of the system. Free in any state with
  * oct_session_plan_free. */
 OCT_MUST_CHECK oct_status oct_session_plan_make(const oct_model *m, const oct_session_params *p,

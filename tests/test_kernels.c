@@ -191,6 +191,18 @@ static void add_scaled_fused(const float *x, float a, int64_t n, float *y)
         y[i] = fmaf(a, x[i], y[i]);
 }
 
+static void softmax_weights_by_libm(const float *x, int64_t n, float max, float t, float *w)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = expf((x[i] - max) / t);
+}
+
+static void softmax_weights_by_reciprocal(const float *x, int64_t n, float max, float t, float *w)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = oct_expf((x[i] - max) * (1 / t));
+}
+
 static void rope_of_neighbours(float *x, const float *cos, const float *sin, int64_t n)
 {
     for (int64_t i = 0; i < n / 2; i++)
@@ -289,6 +301,10 @@ static const struct wrong_kernel {
     {"add writes past the end", check_add, .k.add = add_one_more},
     {"add writes to its input", check_add, .k.add = add_into_input},
     {"add_scaled fused", check_add_scaled, .k.add_scaled = add_scaled_fused},
+    {"softmax_weights by libm", check_softmax_weights,
+     .k.softmax_weights = softmax_weights_by_libm},
+    {"softmax_weights by reciprocal", check_softmax_weights,
+     .k.softmax_weights = softmax_weights_by_reciprocal},
     {"rope of neighbours", check_rope, .k.rope = rope_of_neighbours},
     {"embed without scale", check_embed, .k.embed = embed_without_scale},
     {"dot_f32 in one chain", check_dot_f32, .k.dot_f32 = dot_in_one_chain},

@@ -3,7 +3,11 @@
 #include <limits.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include <octet/convert.h>
+
+#include "progress.h"
 #include "ranks.h"
 
 oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention)
@@ -49,6 +53,8 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
     p->shard = oct_cli_shard(o->shard == OCT_CLI_SHARD_EXPERT, o->replicate_attention);
     p->comm = oct_job_comm(oct_ranks_job());
     p->machine = this_machine();
+    p->gpus = oct_cli_gpus();
+    p->no_streaming = o->gpu_stream == 1;
     p->cancel = oct_cli_cancel_flag();
 }
 
@@ -83,6 +89,11 @@ static int print_table(const oct_cli_session *o, const oct_session_params *p,
     oct_cli_outf("  buffers  %12s\n", oct_memory_text(add(need->buffers, extra), a));
     oct_cli_outf("  total    %12s          %s\n", oct_memory_text(total, a),
                  fits ? "fits" : "does not fit");
+    if (need->n_gpus > 0)
+        oct_cli_outf("\n");
+    fflush(stdout);
+    oct_cli_gpu_print(stdout, need->gpu, need->n_gpus);
+    fflush(stdout);
     return oct_cli_out_end();
 }
 
@@ -120,6 +131,7 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     }
     if (o->dry_run)
         return OCT_EXIT_OK;
+    oct_cli_gpu_print(stderr, need.gpu, need.n_gpus);
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && o->n_threads > CPU_COUNT(&set))
         oct_cli_warning("%lld threads on %d CPUs will wait for each other", (long long)o->n_threads,
@@ -127,15 +139,35 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     return -1;
 }
 
+static void show_verifying(void *ctx, uint64_t done)
+{
+    oct_progress *p = ctx;
+    oct_progress_update(p, done < p->total ? done : p->total); /* some tensors are read twice */
+}
+
+oct_status oct_cli_verify(const char *path, oct_error *err)
+{
+    oct_progress p;
+    struct stat st;
+    oct_progress_start(&p, "verifying", stat(path, &st) == 0 ? (uint64_t)st.st_size : 0);
+    oct_status s = oct_verify(path, show_verifying, &p, oct_cli_cancel_flag(), err);
+    oct_progress_end(&p, s == OCT_OK);
+    return s;
+}
+
 int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, oct_model **m)
 {
     oct_error err = {0};
+    if (!oct_cli_gpu_parse(o->gpu, command))
+        return OCT_EXIT_USAGE;
     if (!o->model) {
         oct_cli_error("%s: -m MODEL is missing (octet %s --help shows the usage)", command,
                       command);
         return OCT_EXIT_USAGE;
     }
     char path[PATH_MAX];
+    if (o->check && oct_cli_verify(oct_ranks_path(o->model, path), &err) != OCT_OK)
+        return oct_cli_fail(&err);
     if (oct_model_open(oct_ranks_path(o->model, path), m, &err) != OCT_OK)
         return oct_cli_fail(&err);
     if (tokenizer && !oct_model_get_info(*m)->has_tokenizer) {

@@ -211,7 +211,7 @@ static int work(oct_bench *b)
                                 model_facts(b), "probes", probes, "rows", b->rows);
         if (oct_ranks_job())
             json_object_set_new(all, "pace", oct_bench_pace(b));
-        code = oct_bench_print(b, all);
+        code = oct_cli_json_whole(all) ? oct_bench_print(b, all) : OCT_EXIT_ERROR;
         json_decref(all);
     } else {
         code = oct_cli_fail(&err);

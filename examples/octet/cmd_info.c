@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <octet/convert.h>
+#include <octet/gpu.h>
 #include <octet/inspect.h>
 #include <octet/machine.h>
 
@@ -68,6 +69,23 @@ static json_t *limit(uint64_t bytes)
     return bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes);
 }
 
+static json_t *list_gpus(void)
+{
+    oct_gpus g;
+    oct_gpus_get(&g);
+    json_t *list = json_array();
+    for (int i = 0; i < g.n; i++) {
+        const oct_gpu *d = &g.gpu[i];
+        json_array_append_new(
+            list, json_pack("{s:i, s:o, s:o, s:i, s:I, s:I, s:f, s:s}", "index", d->index, "name",
+                            text_or_null(d->name), "capability",
+                            json_sprintf("%d.%d", d->major, d->minor), "multiprocessors", d->n_sms,
+                            "memory", (json_int_t)d->total, "free", (json_int_t)d->free,
+                            "link_gb_per_second", d->link / 1e9, "why_not", d->why));
+    }
+    return json_pack("{s:i, s:s, s:o}", "driver", g.driver, "why_not", g.why, "devices", list);
+}
+
 static oct_status gather_machine(json_t *all, oct_error *err)
 {
     const char *isa;
@@ -87,6 +105,7 @@ static oct_status gather_machine(json_t *all, oct_error *err)
                                   "threads", i->n_threads, "threads_why", i->threads_why,
                                   "numa_nodes", i->n_nodes, "memory_available", limit(have.system),
                                   "memory_cgroup", limit(have.cgroup)));
+    json_object_set_new(all, "gpus", list_gpus());
     oct_machine_free(m);
     return OCT_OK;
 }
@@ -307,14 +326,44 @@ static void print_machine(const json_t *all)
     oct_cli_outf("\n  octet              %s\n", text_of(all, "version"));
 }
 
+static void print_gpus(const json_t *gpus)
+{
+    size_t i;
+    json_t *d;
+    char a[24], b[24];
+    const json_t *devices = json_object_get(gpus, "devices");
+    const int driver = (int)json_integer_value(json_object_get(gpus, "driver"));
+    oct_cli_outf("GPUs\n");
+    if (json_array_size(devices) == 0)
+        oct_cli_outf("  none               %s\n", text_of(gpus, "why_not"));
+    else
+        oct_cli_outf("  driver             of CUDA %d.%d\n", driver / 1000, driver % 1000 / 10);
+    json_array_foreach(devices, i, d)
+    {
+        oct_cli_outf("  %-18llu %s, compute capability %s, %llu multiprocessors\n",
+                     (unsigned long long)uint_of(d, "index"), text_of(d, "name"),
+                     text_of(d, "capability"), (unsigned long long)uint_of(d, "multiprocessors"));
+        if (*text_of(d, "why_not"))
+            oct_cli_outf("                     not used: %s\n", text_of(d, "why_not"));
+        else
+            oct_cli_outf("                     %s of %s free, %.1f GB/s from the host\n",
+                         oct_memory_text(uint_of(d, "free"), a),
+                         oct_memory_text(uint_of(d, "memory"), b),
+                         json_number_value(json_object_get(d, "link_gb_per_second")));
+    }
+}
+
 static int print(const info_state *r, const json_t *all)
 {
     if (r->json)
         return oct_cli_out_json(all, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    if (!oct_cli_json_whole(all))
+        return OCT_EXIT_ERROR;
     if (json_object_get(all, "file"))
         print_file(json_object_get(all, "file"));
     print_lists(all);
     print_machine(all);
+    print_gpus(json_object_get(all, "gpus"));
     return oct_cli_out_end();
 }
 
@@ -329,8 +378,7 @@ int oct_cmd_info(int argc, char **argv)
         return OCT_EXIT_USAGE;
     }
     /* Before the model is opened, whose tokenizer could be what is damaged. */
-    if (code < 0 && r.verify &&
-        oct_verify(r.session.model, NULL, NULL, oct_cli_cancel_flag(), &err) != OCT_OK)
+    if (code < 0 && r.verify && oct_cli_verify(r.session.model, &err) != OCT_OK)
         code = oct_cli_fail(&err);
     if (code < 0 && r.session.model)
         code = oct_cli_open(&r.session, "info", false, &m);

@@ -105,6 +105,22 @@ static oct_status place_weights(const oct_cli_session *o, oct_model *m, const oc
     return s;
 }
 
+/* Where GPUs have less than was planned; and when they are given experts. */
+static void tell_gpus(const oct_session *s, int64_t chunk)
+{
+    const char *why;
+    oct_gpu_share share[OCT_MAX_GPUS];
+    int n = oct_session_get_gpus(s, share, &why);
+    int64_t rows = oct_session_stream_rows(s);
+    if (rows <= chunk)
+        fprintf(stderr, "experts are streamed to GPUs for %lld tokens at once and more\n",
+                (long long)rows);
+    if (!why[0])
+        return;
+    oct_cli_warning("%s; %s", why, n > 0 ? "less is placed on GPUs" : "no GPU is used");
+    oct_cli_gpu_print(stderr, share, n);
+}
+
 oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
                                  const oct_session_params *p, oct_session **s, oct_error *err)
 {
@@ -112,9 +128,11 @@ oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
         OCT_TRY(place_weights(o, m, p, err));
         oct_session_params here = *p;
         here.placement = owned;
-        return oct_session_new(m, &here, s, err);
+        OCT_TRY(oct_session_new(m, &here, s, err));
+        tell_gpus(*s, p->chunk);
+        return OCT_OK;
     }
-    const oct_job_session how = {o->model, oct_cli_shards(o), o->force};
+    const oct_job_session how = {o->model, oct_cli_shards(o), o->force, *oct_cli_gpu_use(), o->check};
     if (o->weights == OCT_CLI_WEIGHTS_OWNED)
         return oct_fail(err, OCT_ERR_ARG, "--weights owned is of one process; ranks map parts");
     last = *p;

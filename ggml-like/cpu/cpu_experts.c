@@ -222,18 +222,26 @@ static void show_rows(const oct_cpu_run *c, const wave *w)
         }
 }
 
-/* Slots of experts that other ranks compute are zero, so that the sum over ranks is the one's
+static bool is_elsewhere(const oct_cpu_run *c, int64_t e)
+{
+    return (c->run->elsewhere >> e & 1) != 0;
+}
+
+/* Slots of experts that other ranks or a device compute are zero, so that the sum over ranks is the one's
  * value. */
 static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const expert_temp *t)
 {
     const oct_shard *s = &c->cpu->n.shard;
-    int64_t lo, hi, rows = oct_cpu_rows(c, n->in[0]) * n->n_used;
-    if (s->experts.first == 0 && s->experts.end == n->w[1]->layout.n_experts)
+    int64_t lo, hi, e = 0, rows = oct_cpu_rows(c, n->in[0]) * n->n_used;
+    if (s->experts.first == 0 && s->experts.end == n->w[1]->layout.n_experts &&
+        c->run->elsewhere == 0)
         return;
     oct_team_range(rows, c->thread, c->n_threads, &lo, &hi);
     size_t bytes = (size_t)n->out->cols * sizeof(float);
     for (int64_t i = lo; i < hi; i++) {
-        if (i >= t->first[s->experts.first] && i < t->first[s->experts.end])
+        while (i >= t->first[e + 1])
+            e++;
+        if (e >= s->experts.first && e < s->experts.end && !is_elsewhere(c, e))
             continue;
         memset(oct_cpu_row(c, n->out, t->order[i]), 0, bytes);
         for (int d = 0; d < c->cpu->n.n_domains && c->cpu->n.n_domains > 1; d++)
@@ -257,7 +265,11 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_step *s)
     clear_other_slots(c, n, &t);
     for (int64_t e = mine.first; e < mine.end;) {
         wave w = {s, n, &t, e, e};
-        while (w.end < mine.end && t.first[w.end + 1] - t.first[e] <= cap)
+        if (is_elsewhere(c, e++))
+            continue;
+        w.end = e; /* the rows of one fit always */
+        while (w.end < mine.end && t.first[w.end + 1] - t.first[w.first] <= cap &&
+               !is_elsewhere(c, w.end))
             w.end++;
         e = w.end;
         if (t.first[w.end] == t.first[w.first])
@@ -276,6 +288,7 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_step *s)
     }
     if (c->thread == 0)
         for (int64_t e = mine.first; e < mine.end; e++)
-            if (t.first[e + 1] > t.first[e])
-                c->run->bytes_read += oct_cpu_read_bytes(c, gate_up) + oct_cpu_read_bytes(c, down);
+            if (t.first[e + 1] > t.first[e] && !is_elsewhere(c, e))
+                c->run->bytes_read += oct_shard_read_bytes(&c->cpu->n.shard, gate_up) +
+                                      oct_shard_read_bytes(&c->cpu->n.shard, down);
 }

@@ -58,9 +58,6 @@ void oct_cpu_share(oct_cpu_run *c, const oct_cpu_work *groups, int64_t n_groups,
 /* First slice of a domain (of the next one: domain + 1), among those that this rank computes. */
 int64_t oct_cpu_first_slice(const oct_cpu_run *c, oct_shard_kind kind, int domain);
 
-/* Weights and scales of one expert that this rank reads. */
-uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_weight *w);
-
 /* With several domains an inputs-split product is written as one partial sum for each: part d of
  * n_rows rows of n columns begins at parts + d * stride. Adds them as the tree over domains into
  * out[n_rows][n]; rows are shared by all threads. */

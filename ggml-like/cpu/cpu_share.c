@@ -65,12 +65,6 @@ int64_t oct_cpu_first_slice(const oct_cpu_run *c, oct_shard_kind kind, int domai
     return s->slices[kind].first + oct_shard_n_slices(s, kind) * domain / c->cpu->n.n_domains;
 }
 
-uint64_t oct_cpu_read_bytes(const oct_cpu_run *c, const oct_weight *w)
-{
-    uint64_t slices = (uint64_t)oct_shard_n_slices(&c->cpu->n.shard, w->kind);
-    return slices * (w->layout.unit_bytes + w->layout.scale_bytes);
-}
-
 void oct_cpu_join(const oct_cpu_run *c, float *parts, int64_t stride, int64_t n_rows, int64_t n,
                   float *out)
 {

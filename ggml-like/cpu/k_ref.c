@@ -196,6 +196,12 @@ void oct_k_gelu_mul__ref(const float *gate, const float *up, int64_t n, float *y
         y[i] = oct_geluf(gate[i]) * up[i];
 }
 
+void oct_k_softmax_weights__ref(const float *x, int64_t n, float max, float temperature, float *w)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = oct_expf((x[i] - max) / temperature);
+}
+
 void oct_k_rope__ref(float *x, const float *cos, const float *sin, int64_t n)
 {
     float *y = x + n / 2;

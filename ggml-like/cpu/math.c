@@ -1,45 +1,34 @@
-/* math.c: scalar exp, softcap_exp, gelu, sin and cos of Octet. Steps and constants: oct_math.h. */
+/* math.c: scalar exp, softcap_exp, gelu, sin and cos of Octet. Steps and constants: oct_math.h,
+ * oct_math.inc. */
 #include <math.h>
 
 #include "f16.h"
 #include "kernels.h"
 #include "oct_math.h"
 
-/* For arguments in [OCT_EXP_MIN, OCT_EXP_MAX] or NaN. */
-static float exp_core(float x)
-{
-    float k = fmaf(x, OCT_EXP_LOG2E, OCT_EXP_ROUND);
-    float n = k - OCT_EXP_ROUND;
-    float r = fmaf(n, -OCT_EXP_LN2_HI, x);
-    r = fmaf(n, -OCT_EXP_LN2_LO, r);
-    float p = OCT_EXP_C5;
-    p = fmaf(p, r, OCT_EXP_C4);
-    p = fmaf(p, r, OCT_EXP_C3);
-    p = fmaf(p, r, OCT_EXP_C2);
-    p = fmaf(p, r, 1.0f);
-    p = fmaf(p, r, 1.0f);
-    return p * oct_f32_of_bits(oct_f32_bits(k) << 23);
-}
+#define OCT_MATH_FN static
+#define OCT_MATH_FMA(a, b, c) fmaf(a, b, c)
+#define OCT_MATH_MUL(a, b) ((a) * (b))
+#define OCT_MATH_DIV(a, b) ((a) / (b))
+#define OCT_MATH_BITS oct_f32_bits
+#define OCT_MATH_OF_BITS oct_f32_of_bits
+#define OCT_MATH_GET(p) (*(p))
+#define OCT_MATH_PUT(p, v) (*(p) = (v))
+#include "oct_math.inc"
 
 float oct_expf(float x)
 {
-    float y = exp_core(x);
-    y = x < OCT_EXP_MIN ? 0.0f : y;
-    return x > OCT_EXP_MAX ? INFINITY : y;
+    return math_exp(x);
 }
 
 float oct_softcap_expf(float x, float cap)
 {
-    float c = x < OCT_SOFTCAP_MIN ? OCT_SOFTCAP_MIN : x;
-    c = c > OCT_SOFTCAP_MAX ? OCT_SOFTCAP_MAX : c;
-    return exp_core(-(2.0f * cap / (exp_core(c) + 1.0f)));
+    return math_softcap_exp(x, cap);
 }
 
 float oct_geluf(float x)
 {
-    float t = fmaf(x * x, OCT_GELU_CUBIC, OCT_GELU_LINEAR);
-    float e = oct_expf(-(x * t));
-    return x / (e + 1.0f);
+    return math_gelu(x);
 }
 
 /* pi/2 in three parts; k * HI and k * MID are exact for |k| < 2^20. */
@@ -91,22 +80,6 @@ void oct_sincosf(float x, float *s, float *c)
 
 void oct_route(const float *logits, int64_t n, int64_t k, int32_t *expert, float *gate)
 {
-    float max = logits[0], p[OCT_WEIGHT_MAX_EXPERTS], sum = 0;
-    for (int64_t i = 1; i < n; i++)
-        max = logits[i] > max ? logits[i] : max;
-    for (int64_t i = 0; i < n; i++)
-        sum += p[i] = oct_expf(logits[i] - max);
-    for (int64_t i = 0; i < n; i++)
-        p[i] /= sum;
-
-    bool taken[OCT_WEIGHT_MAX_EXPERTS] = {false};
-    for (int64_t j = 0; j < k; j++) {
-        int64_t best = -1;
-        for (int64_t i = 0; i < n; i++)
-            if (!taken[i] && (best < 0 || p[i] > p[best]))
-                best = i;
-        taken[best] = true;
-        expert[j] = (int32_t)best;
-        gate[j] = p[best];
-    }
+    float p[OCT_WEIGHT_MAX_EXPERTS];
+    math_route(logits, n, k, p, expert, gate);
 }

@@ -1,0 +1,174 @@
+/* test_gpu_stream.c: experts that are brought to a GPU while they compute, on the fake driver that
+ * this program is linked with. However a layer is divided between host and GPU, logits have the bits
+ * of the host alone; and the division is the one that ends first. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "rig.h"
+#include "session_impl.h"
+
+enum { TOKENS = 12, CHUNK = 8 };
+
+static oct_model *model;
+static int32_t text[TOKENS];
+
+static void open_model(const char *name)
+{
+    rig_rng rng = {.state = 5};
+    oct_error err = {0};
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s.gguf", OCT_TEST_MODELS, name);
+    if (oct_model_open(path, &model, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < TOKENS; i++)
+        text[i] = (int32_t)rig_int(&rng, 3, model->config.n_vocab - 1);
+}
+
+/* Logits of all tokens; *streamed: bytes. rates NULL: of the host alone. */
+static float *logits_of(const oct_gpus *gpus, const oct_stream_rates *rates, uint64_t *streamed)
+{
+    oct_error err = {0};
+    oct_session *s;
+    oct_session_stats st;
+    uint8_t want[TOKENS];
+    const oct_session_params p = {.n_threads = 2, .chunk = CHUNK, .gpus = gpus, .n_ctx = TOKENS};
+    float *logits = calloc(TOKENS, (size_t)model->config.n_vocab * sizeof *logits);
+    memset(want, 1, sizeof want);
+    if (oct_session_new(model, &p, &s, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    if (rates) {
+        if (s->p.gpus.n == 0 || !s->p.gpus.share[0].streams)
+            fail_msg("nothing is to be streamed");
+        s->runner.rates = *rates;
+    }
+    const oct_batch b = {.n = TOKENS, .token = text, .want = want};
+    if (oct_eval(s, &b, logits, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    oct_session_get_stats(s, &st);
+    if (streamed)
+        *streamed = st.streamed;
+    assert_true(st.bytes_read >= st.streamed);
+    oct_session_free(s);
+    return logits;
+}
+
+/* A GPU with room for all but the experts, or some of them. */
+static oct_gpus gpus_of(uint64_t budget)
+{
+    oct_gpus g;
+    oct_gpus_get(&g);
+    assert_string_equal(g.why, "");
+    assert_true(g.gpu[0].link > 0);
+    for (int i = 0; i < g.n; i++)
+        g.gpu[i].budget = budget;
+    return g;
+}
+
+static void check(const oct_gpus *g, const char *what, const oct_stream_rates *rates,
+                  const float *want, uint64_t min, uint64_t max)
+{
+    uint64_t streamed;
+    float *got = logits_of(g, rates, &streamed);
+    if (memcmp(want, got, TOKENS * (size_t)model->config.n_vocab * sizeof *want) != 0)
+        fail_msg("%s: other logits", what);
+    if (streamed < min || streamed > max)
+        fail_msg("%s: %llu bytes streamed, expected %llu..%llu", what, (unsigned long long)streamed,
+                 (unsigned long long)min, (unsigned long long)max);
+    printf("  %s: %llu bytes streamed, same bits\n", what, (unsigned long long)streamed);
+    free(got);
+}
+
+static void test_divisions(void **state)
+{
+    (void)state;
+    open_model("tiny-grok");
+    const oct_weight *w[2] = {&model->layers[0].gate_up, &model->layers[0].down};
+    uint64_t expert = 0;
+    for (int k = 0; k < 2; k++)
+        expert += (uint64_t)w[k]->layout.n_slices *
+                  (w[k]->layout.unit_bytes + w[k]->layout.scale_bytes);
+    const uint64_t layers = (uint64_t)model->config.n_layers,
+                   all = 2 * layers * (uint64_t)model->config.n_experts * expert;
+    float *want = logits_of(NULL, NULL, NULL);
+    oct_gpus g = gpus_of(7 << 20); /* for all but the experts */
+    g.gpu[1].budget = 0;
+    check(&g, "no link", &(oct_stream_rates){0, 1, 1, 1}, want, 0, 0);
+    check(&g, "a slow link", &(oct_stream_rates){1, 1e12, 1e9, 1e9}, want, 0, 0);
+    /* Equal sides take equal parts. */
+    check(&g, "equal sides", &(oct_stream_rates){1e9, 1e9, 1e9, 1e9}, want, all / 10, all * 3 / 4);
+    check(&g, "a slow host", &(oct_stream_rates){1e12, 1e15, 1, 1}, want, all / 4, all);
+    free(want);
+    oct_model_close(model);
+}
+
+/* Two GPUs, each of its layers. */
+static void test_two(void **state)
+{
+    (void)state;
+    open_model("odd");
+    float *want = logits_of(NULL, NULL, NULL);
+    const oct_gpus g = gpus_of(5 << 20);
+    assert_int_equal(g.n, 2);
+    check(&g, "two GPUs", &(oct_stream_rates){1e9, 1e9, 1e9, 1e9}, want, 1, UINT64_MAX);
+    free(want);
+    oct_model_close(model);
+}
+
+/* ---- the division alone ---- */
+
+static void test_choice(void **state)
+{
+    (void)state;
+    open_model("tiny-grok");
+    const oct_grok_layer *l = &model->layers[0];
+    const oct_node n = {.op = OCT_OP_EXPERTS, .w = {&l->gate_up, &l->down}, .n_used = 2};
+    const int64_t n_experts = model->config.n_experts;
+    int64_t rows[OCT_WEIGHT_MAX_EXPERTS] = {0};
+    const oct_stream_rates even = {1e9, 1e12, 1e9, 1e12};
+    assert_int_equal(oct_stream_choose(&even, &n, rows), 0); /* nobody has rows */
+    rows[1] = 5;
+    assert_int_equal(oct_stream_choose(&even, &n, rows), 0); /* it would end no earlier */
+    rows[3] = 7;
+    assert_int_equal(oct_stream_choose(&even, &n, rows), 1u << 3); /* one each */
+    /* An expert that takes the host long goes, however slow the link. */
+    const oct_stream_rates busy = {1e6, 1e15, 1e12, 1e6};
+    rows[1] = 1;
+    rows[3] = 1000000;
+    assert_int_equal(oct_stream_choose(&busy, &n, rows), 1u << 3);
+    /* The break-even: above it something is streamed, below nothing, and it grows with the host. */
+    int64_t before = 0;
+    for (double host = 1e9; host < 1e13; host *= 10) {
+        const oct_stream_rates r = {1e9, 1e15, 1e11, host};
+        int64_t from = oct_stream_break_even(&r, &n);
+        assert_true(from >= before);
+        before = from;
+        if (from == INT64_MAX)
+            continue;
+        for (int64_t e = 0; e < n_experts; e++)
+            rows[e] = (from * 2 + n_experts - 1 - e) / n_experts;
+        assert_true(oct_stream_choose(&r, &n, rows) != 0);
+        for (int64_t e = 0; e < n_experts; e++)
+            rows[e] = ((from - 1) * 2 + n_experts - 1 - e) / n_experts;
+        assert_int_equal(oct_stream_choose(&r, &n, rows), 0);
+    }
+    assert_true(before > 1);
+    oct_model_close(model);
+}
+
+int main(void)
+{
+    setenv("OCTET_FAKE_CUDA", "devices=2,order=random", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_divisions),
+        cmocka_unit_test(test_two),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
