@@ -38,11 +38,6 @@ typedef struct job {
     } kind[OCT_GROK_PACKED];
 } job;
 
-const char *oct_weight_type_name(int i)
-{
-    return i >= 0 && i < OCT_WEIGHT_TYPES ? oct_weight_types[i].name : NULL;
-}
-
 const char *oct_quantize_kind_name(int kind)
 {
     static const char *const names[OCT_QUANTIZE_KINDS] = {[OCT_GROK_GATE_UP] = "ffn_gate_up",

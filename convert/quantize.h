@@ -48,13 +48,11 @@ OCT_API int64_t oct_moments_seen(const oct_moments *m, int64_t layer, int64_t ex
 
 enum { OCT_QUANTIZE_KINDS = 4 };
 
-/* Names of weight types, "q8", "q4g32", "q4g16": the i-th, from 0 on; NULL after the last. */
-OCT_API const char *oct_weight_type_name(int i);
 /* Kinds of matrices, as tensors are called: "ffn_gate_up", "ffn_down", "attn_qkv",
  * "attn_output". */
 OCT_API const char *oct_quantize_kind_name(int kind);
 
-/* Layers first..last are stored as type (a number of oct_weight_type_name): their experts, their
+/* Layers first..last are stored as type (a number of oct_weight_type_name, convert.h): their experts, their
  * attention or both. A later rule overrules an earlier one. */
 typedef struct oct_quantize_rule {
     int64_t first, last;

@@ -50,9 +50,9 @@ static inline int oct_q4_groups(oct_weight_type type)
 
 /* ---- choosing tables ------------------------------------------------------------------------- */
 
-enum { OCT_Q4_CELLS = 32, OCT_Q4_LIKELY = 24 };
+enum { OCT_Q4_CELLS = 32, OCT_Q4_LIKELY = 64 };
 
-/* What choosing needs of the tables, made once from them: 220 KiB, the caller's. */
+/* What choosing needs of the tables, made once from them: 256 KiB, the caller's. */
 typedef struct oct_q4_chooser {
     uint16_t error[OCT_Q4_TABLES][256]; /* [table][q + 128]: square of the distance */
     uint8_t nibble[OCT_Q4_TABLES][256]; /* the nearest integer's, the lower on ties */
