@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "f16.h"
+#include "q4_best.h"
 #include "q8.h"
 
 enum { BLOCK = OCT_MOMENT_BLOCK, GROUP_MAX = 32 };
@@ -124,6 +125,7 @@ typedef struct job {
     int64_t expert;
     const oct_weight_layout *to;
     const oct_q4_chooser *chooser;
+    oct_q4_choose16_fn *choose;
     const oct_feedback *feedback;
     const volatile int *cancel;
     uint8_t *out;
@@ -135,6 +137,8 @@ typedef struct job {
 
 /* A row being stored. */
 typedef struct row {
+    /* NULL, or tables chosen for the panel: [slices][groups of a unit][64] */
+    const uint8_t *chosen;
     int64_t n_in;  /* of all slices that it goes over */
     int8_t *q;     /* [n_in] its integers */
     float *scale;  /* [n_in] */
@@ -193,14 +197,22 @@ static void store_q4(const job *j, const row *r, int64_t first, uint8_t *unit, i
 {
     const oct_weight_layout *l = j->to;
     const int64_t size = OCT_Q4_STEP / oct_q4_groups(l->type);
+    const uint8_t *chosen = r->chosen ? r->chosen + first / size * OCT_PANEL + lane : NULL;
     for (int64_t g = 0; g < l->unit_groups; g++)
         for (int64_t i = 0; i < l->group_in; i += size) {
             const int64_t at = g * l->group_in + i;
             const int n = (int)(l->group_in - i < size ? l->group_in - i : size);
             uint8_t nibble[GROUP_MAX];
-            const uint8_t table = j->feedback
-                                      ? group_fed(j, r, first + at, n, nibble)
-                                      : oct_q4_choose(j->chooser, r->q + first + at, n, nibble);
+            uint8_t table;
+            if (j->feedback) {
+                table = group_fed(j, r, first + at, n, nibble);
+            } else if (chosen) {
+                table = chosen[at / size * OCT_PANEL];
+                for (int k = 0; k < n; k++)
+                    nibble[k] = j->chooser->nibble[table][r->q[first + at + k] + 128];
+            } else {
+                table = oct_q4_choose(j->chooser, r->q + first + at, n, nibble);
+            }
             oct_q4_put(l, unit, panel, lane, at, n, table, nibble);
             for (int k = 0; k < n; k++)
                 r->made[first + at + k] = (int8_t)(oct_q4_table[table][nibble[k]] - 128);
@@ -255,6 +267,30 @@ static void store_lane(const job *j, const row *r, int64_t slice, int64_t panel,
     add_error(e, r);
 }
 
+/* Whether a panel's tables are chosen for its channels together: whole groups, straight from q8. */
+static bool panel_wise(const job *j)
+{
+    const int groups = oct_q4_groups(j->to->type);
+    return !j->feedback && groups && j->from->layout.type == OCT_WEIGHT_Q8 &&
+           j->to->group_in % (OCT_Q4_STEP / groups) == 0;
+}
+
+static void choose_panel(const job *j, int64_t slice, int64_t panel, uint8_t *chosen)
+{
+    const oct_weight_layout *l = &j->from->layout;
+    const bool split_in = l->split == OCT_SPLIT_IN;
+    const int n_quads = OCT_Q4_STEP / oct_q4_groups(j->to->type) / OCT_QUAD;
+    const int64_t quads = l->unit_groups * l->group_quads;
+    for (int64_t s = split_in ? 0 : slice; s < (split_in ? l->n_slices : slice + 1); s++) {
+        const uint8_t *at = (const uint8_t *)j->from->data +
+                            oct_weight_unit_offset(l, j->expert, s) +
+                            (size_t)panel * l->panel_bytes;
+        for (int64_t q = 0; q < quads; q += n_quads, at += n_quads * OCT_Q8_QUAD_BYTES)
+            for (int lane = 0; lane < OCT_PANEL; lane += 16, chosen += 16)
+                j->choose(j->chooser, at + lane * OCT_QUAD, n_quads, chosen);
+    }
+}
+
 static void requantise_thread(void *ctx, int thread, int n_threads)
 {
     job *j = ctx;
@@ -263,11 +299,15 @@ static void requantise_thread(void *ctx, int thread, int n_threads)
     (void)thread;
     (void)n_threads;
     const size_t n = (size_t)r.n_in;
+    uint8_t *chosen = panel_wise(j) ? malloc(n * OCT_PANEL / 16) : NULL;
     uint8_t *room = malloc(n * (2 + 2 * sizeof(float)));
-    if (!room) {
+    if (!room || (panel_wise(j) && !chosen)) {
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+        free(chosen);
+        free(room);
         return;
     }
+    r.chosen = chosen;
     r.scale = (float *)(void *)room;
     r.target = r.scale + n;
     r.q = (int8_t *)(r.target + n);
@@ -276,9 +316,12 @@ static void requantise_thread(void *ctx, int thread, int n_threads)
         const int64_t task = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
         if (task >= j->n_tasks || oct_cancelled(j->cancel))
             break;
+        if (chosen)
+            choose_panel(j, task / l->n_panels, task % l->n_panels, chosen);
         for (int lane = 0; lane < OCT_PANEL; lane++)
             store_lane(j, &r, task / l->n_panels, task % l->n_panels, lane, &j->error[task]);
     }
+    free(chosen);
     free(room);
 }
 
@@ -292,6 +335,7 @@ bool oct_requantise(oct_team *team, const oct_weight *from, int64_t expert,
              .expert = expert,
              .to = to,
              .chooser = chooser,
+             .choose = oct_q4_choose16_best(),
              .feedback = feedback,
              .cancel = cancel,
              .out = out,
