@@ -2,8 +2,8 @@
  *
  * The file, little-endian: "OCTMOM01", u64 fingerprint of the model, u64 layers, experts, inputs of
  * gate and up, inputs of down, tokens; u64 tokens seen [layers][experts]; then for each layer,
- * expert, matrix (0, 1) and block of 256 inputs the rows of its lower triangle, f32; u64 XXH3 of all
- * before. */
+ * expert, matrix (0, 1) and block of 256 inputs the rows of its lower triangle, f32; u64 XXH3 of
+ * all before. */
 #include "moments.h"
 
 #include <errno.h>

@@ -29,8 +29,8 @@ typedef struct oct_text_params {
     const volatile int *cancel; /* may be NULL */
 } oct_text_params;
 
-/* Runs the model over a text. About 512 bytes for each input of each expert are taken; *out is freed
- * with oct_moments_free. The same text gives the same bits, whatever the threads. */
+/* Runs the model over a text. About 512 bytes for each input of each expert are taken; *out is
+ * freed with oct_moments_free. The same text gives the same bits, whatever the threads. */
 OCT_API OCT_MUST_CHECK oct_status oct_moments_gather(const oct_model *m, const oct_text_params *p,
                                                      oct_moments **out, oct_error *err);
 OCT_API void oct_moments_free(oct_moments *m); /* NULL is fine */
@@ -52,8 +52,8 @@ enum { OCT_QUANTIZE_KINDS = 4 };
  * "attn_output". */
 OCT_API const char *oct_quantize_kind_name(int kind);
 
-/* Layers first..last are stored as type (a number of oct_weight_type_name, convert.h): their experts, their
- * attention or both. A later rule overrules an earlier one. */
+/* Layers first..last are stored as type (a number of oct_weight_type_name, convert.h): their
+ * experts, their attention or both. A later rule overrules an earlier one. */
 typedef struct oct_quantize_rule {
     int64_t first, last;
     bool experts, attention;

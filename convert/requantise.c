@@ -4,8 +4,9 @@
  * feedback every group of 32 or 16 inputs is stored as near to its integers as tables allow. With
  * second moments H of the inputs an error that was made is taken back, as far as it goes, by the
  * inputs after it: when input i is stored with an error d, those after it in the block move by
- * -d U[i][j] / U[i][i], U the upper Cholesky factor of the inverse of H (optimal brain surgeon in the
- * order of inputs: Frantar et al. 2022, GPTQ). H gets a hundredth of its mean diagonal on top. */
+ * -d U[i][j] / U[i][i], U the upper Cholesky factor of the inverse of H (optimal brain surgeon in
+ * the order of inputs: Frantar et al. 2022, GPTQ). H gets a hundredth of its mean diagonal on
+ * top. */
 #include "requantise.h"
 
 #include <math.h>

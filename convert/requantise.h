@@ -24,9 +24,9 @@ typedef struct oct_requantise_error {
     double sum_sq_err, sum_sq_ref, largest;
 } oct_requantise_error;
 
-/* All slices of one expert: from its units of layout from, at weights and scales, to units of layout
- * to (the same shape, another type) at out, which is zero. feedback may be NULL. Calls cancel's
- * readers often; returns false if no memory was left. */
+/* All slices of one expert: from its units of layout from, at weights and scales, to units of
+ * layout to (the same shape, another type) at out, which is zero. feedback may be NULL. Calls
+ * cancel's readers often; returns false if no memory was left. */
 bool oct_requantise(oct_team *team, const oct_weight *from, int64_t expert,
                     const oct_weight_layout *to, const oct_q4_chooser *chooser,
                     const oct_feedback *feedback, const volatile int *cancel, uint8_t *out,

@@ -116,7 +116,8 @@ static int8_t normal(double sigma)
 }
 
 /* The nibbles are the nearest of the table that was chosen; with so few tables looked at the error
- * is within a twentieth of the best of all 256, summed over groups, and a hundredth of a step each. */
+ * is within a twentieth of the best of all 256, summed over groups, and a hundredth of a step
+ * each. */
 static void choosing(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* k_choose_vbmi.c: choosing tables of q4 with AVX-512 VBMI and VNNI: a register holds 16 channels by 4
- * inputs as q8 has them; two lookups of 128 bytes find how far each is from a table, vpdpbusd adds
- * the squares. */
+/* k_choose_vbmi.c: choosing tables of q4 with AVX-512 VBMI and VNNI: a register holds 16 channels
+ * by 4 inputs as q8 has them; two lookups of 128 bytes find how far each is from a table, vpdpbusd
+ * adds the squares. */
 #include <immintrin.h>
 
 #include "q4_best.h"
