@@ -126,6 +126,7 @@ typedef struct oct_export_report {
     int64_t n_zeroed;   /* of those: too small, so that all weights with them become zero */
     int64_t n_capped;   /* of those: too large, so that they become 65504 */
     double scale_error; /* the largest relative error of the others */
+    int64_t n_expanded; /* matrices of the model of fewer bits, written in 8 without loss */
     oct_lines warnings; /* the caller frees them with oct_lines_free, whatever the outcome */
 } oct_export_report;
 

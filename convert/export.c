@@ -501,6 +501,7 @@ static oct_status export_layer(exporter *x, int64_t layer)
         const oct_plain *t = plain_source(&x->model->layers[layer], layer_tensors[k].kind);
         oct_status status = OCT_OK;
         if (w && layer_tensors[k].part == 0) { /* the other parts follow it in the table */
+            x->report->n_expanded += w->layout.type != OCT_WEIGHT_Q8;
             status = export_packed(x, w, at + k);
             free(x->rows);
             x->rows = NULL;

@@ -9,6 +9,16 @@
 
 struct oct_plan;
 
+/* Who looks on at the inputs of experts' matrices: see is called by every thread of the CPU with
+ * the same rows, n of them at most OCT_TAP_ROWS, [n_in] each: the input of gate and up (which 0),
+ * or of down (1). A row is seen once; those of one expert in the order of the batch. */
+enum { OCT_TAP_ROWS = 16 };
+typedef struct oct_tap {
+    void (*see)(void *ctx, int thread, int n_threads, int64_t layer, int64_t expert, int which,
+                const float *const *row, int n);
+    void *ctx;
+} oct_tap;
+
 /* What of a run the backends need: n_rows <= the graph's capacity tokens. */
 typedef struct oct_run {
     int64_t n_rows;
@@ -22,6 +32,7 @@ typedef struct oct_run {
     int64_t logits_stride, first_logit;
     oct_kv_cache *kv;           /* [places of the plan] */
     const volatile int *cancel; /* NULL: never; read atomically, see oct_cancelled */
+    const oct_tap *tap;         /* NULL: nobody */
     uint64_t bytes_read;        /* added to: weights and scales */
     uint64_t kv_read;           /* added to: keys and values */
     uint64_t streamed;          /* added to: the part of bytes_read that was brought to a device */
@@ -75,8 +86,8 @@ struct oct_backend {
     oct_status (*run)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int first,
                       int end, oct_run *r, oct_error *err);
     /* Begins step `step` (streamed) for the experts of r->elsewhere, with weights of the host, and
-     * returns: the host's threads are free meanwhile. Any call of this backend but free comes behind
-     * it. NULL: see stream_bytes. */
+     * returns: the host's threads are free meanwhile. Any call of this backend but free comes
+     * behind it. NULL: see stream_bytes. */
     oct_status (*stream)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int step,
                          oct_run *r, oct_error *err);
     void (*free)(oct_backend *b);

@@ -97,7 +97,8 @@ static oct_status eval_rows(oct_session *s, float *logits, oct_error *err)
                    .logits = logits,
                    .logits_stride = n_vocab,
                    .kv = s->kv,
-                   .cancel = s->cancel};
+                   .cancel = s->cancel,
+                   .tap = s->tap};
     const oct_tally tally = {.layer_time = s->comm->size > 1 ? phase->layer : NULL,
                              .expert_rows = s->expert_rows,
                              .route_hash = s->route_hash};

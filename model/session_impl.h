@@ -26,6 +26,7 @@ struct oct_session {
     pid_t process;                /* that made it and has its threads */
     bool uses;                    /* the model knows of it */
     const volatile int *cancel;
+    const oct_tap *tap; /* NULL, or who looks on */
     oct_session_stats stats;
     uint64_t *expert_rows;            /* [n_experts] */
     oct_phase_time phase[OCT_PHASES]; /* kept only if there are several ranks */

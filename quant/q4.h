@@ -13,13 +13,13 @@
  * one shorter; a strip of n inputs has ceil(n / 64) steps. A strip is
  *
  *     index bytes [32 pairs][2 channels][steps * 64 / inputs of an index]
- *     nibbles     [32 pairs][steps][64 inputs], one byte each: the first channel's in bits 0..3, the
- *                 second's in bits 4..7
+ *     nibbles     [32 pairs][steps][64 inputs], one byte each: the first channel's in bits 0..3,
+ *                 the second's in bits 4..7
  *
  * Pair p is channels c and c + 8, c = p / 8 * 16 + p % 8. Inputs missing in the last step have
  * nibble 0, an index without any input is 0, and so is everything of channels missing in the last
- * panel; table 0 is zeros. A vector register so holds inputs of one channel, whose table is the same
- * for sixteen of them: vpshufb, or the GPU's byte permutation, looks them up at once. */
+ * panel; table 0 is zeros. A vector register so holds inputs of one channel, whose table is the
+ * same for sixteen of them: vpshufb, or the GPU's byte permutation, looks them up at once. */
 #ifndef OCT_Q4_H
 #define OCT_Q4_H
 
@@ -50,12 +50,14 @@ static inline int oct_q4_groups(oct_weight_type type)
 
 /* ---- choosing tables ------------------------------------------------------------------------- */
 
-enum { OCT_Q4_CELLS = 32, OCT_Q4_LIKELY = 24 };
+enum { OCT_Q4_CELLS = 32, OCT_Q4_LIKELY = 64 };
 
-/* What choosing needs of the tables, made once from them: 220 KiB, the caller's. */
+/* What choosing needs of the tables, made once from them: 320 KiB, the caller's. */
 typedef struct oct_q4_chooser {
     uint16_t error[OCT_Q4_TABLES][256]; /* [table][q + 128]: square of the distance */
     uint8_t nibble[OCT_Q4_TABLES][256]; /* the nearest integer's, the lower on ties */
+    /* [table][q XOR 0x80]: the distance, 127 at most; 64-byte aligned if the chooser is. */
+    uint8_t off[OCT_Q4_TABLES][256];
     /* By the largest and the least integer of a group: the tables that are likely best. */
     uint8_t likely[OCT_Q4_CELLS][OCT_Q4_CELLS][OCT_Q4_LIKELY];
 } oct_q4_chooser;
@@ -64,6 +66,16 @@ void oct_q4_chooser_init(oct_q4_chooser *c);
 /* Of the likely tables the one whose integers are nearest to q[n] (least sum of squares, n <= 32),
  * and the nibbles. */
 uint8_t oct_q4_choose(const oct_q4_chooser *c, const int8_t *q, int n, uint8_t *nibble);
+
+/* The same for sixteen channels of q8 at once: quads[n_quads], 8 or 4 of them, 256 bytes from one
+ * to the next, 16 channels x 4 inputs of each. All tables are looked at whose reach is not absurd
+ * for every one of the channels, and the first of the best is taken: index[16]. Whoever computes it
+ * comes to the same result. */
+typedef void oct_q4_choose16_fn(const oct_q4_chooser *c, const uint8_t *quads, int n_quads,
+                                uint8_t *index);
+oct_q4_choose16_fn oct_q4_choose16;
+/* The tables first..end - 1 that are looked at. */
+void oct_q4_reach16(const uint8_t *quads, int n_quads, int *first, int *end);
 
 /* Stores the index and nibbles of one group of a lane: inputs unit_in .. unit_in + n - 1 of the
  * unit, the first of which is the first of an index; what the unit holds beside them stays. */

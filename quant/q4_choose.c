@@ -2,6 +2,7 @@
 #include "q4.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 enum { ZERO = 0x80, FINE = 16 /* magnitudes below have a cell each */ };
 
@@ -58,6 +59,7 @@ void oct_q4_chooser_init(oct_q4_chooser *c)
             const int off = q - value_of(t, k);
             c->nibble[t][q + 128] = (uint8_t)k;
             c->error[t][q + 128] = (uint16_t)(off * off);
+            c->off[t][q + 128] = (uint8_t)(abs(off) < 127 ? abs(off) : 127);
         }
     for (int most = 0; most < OCT_Q4_CELLS; most++)
         for (int least = 0; least < OCT_Q4_CELLS; least++)
@@ -87,4 +89,56 @@ uint8_t oct_q4_choose(const oct_q4_chooser *c, const int8_t *q, int n, uint8_t *
     for (int i = 0; i < n; i++)
         nibble[i] = nearest[q[i]];
     return (uint8_t)best;
+}
+
+/* ---- sixteen channels ------------------------------------------------------------------------ */
+
+static int reach_of(int table)
+{
+    return value_of(table, OCT_Q4_VALUES - 1) - value_of(table, 0);
+}
+
+/* The tables are in the order of their reach. */
+void oct_q4_reach16(const uint8_t *quads, int n_quads, int *first, int *end)
+{
+    int most = 0, least = 255;
+    for (int lane = 0; lane < 16; lane++) {
+        int hi = 128, lo = 128; /* zero is in reach */
+        for (int i = 0; i < n_quads * OCT_QUAD; i++) {
+            const int q =
+                quads[i / OCT_QUAD * OCT_PANEL * OCT_QUAD + lane * OCT_QUAD + i % OCT_QUAD];
+            hi = q > hi ? q : hi;
+            lo = q < lo ? q : lo;
+        }
+        most = hi - lo > most ? hi - lo : most;
+        least = hi - lo < least ? hi - lo : least;
+    }
+    *first = 0;
+    *end = OCT_Q4_TABLES;
+    while (*first + 1 < *end && 2 * reach_of(*first) < least)
+        ++*first;
+    while (*end > *first + 1 && 2 * reach_of(*end - 1) > 4 * most + 16)
+        --*end;
+}
+
+void oct_q4_choose16(const oct_q4_chooser *c, const uint8_t *quads, int n_quads, uint8_t *index)
+{
+    int first, end;
+    oct_q4_reach16(quads, n_quads, &first, &end);
+    for (int lane = 0; lane < 16; lane++) {
+        uint32_t best = UINT32_MAX;
+        for (int t = first; t < end; t++) {
+            uint32_t sum = 0;
+            for (int k = 0; k < n_quads; k++)
+                for (int i = 0; i < OCT_QUAD; i++) {
+                    const uint32_t off =
+                        c->off[t][quads[k * OCT_PANEL * OCT_QUAD + lane * OCT_QUAD + i]];
+                    sum += off * off;
+                }
+            if (sum < best) {
+                best = sum;
+                index[lane] = (uint8_t)t;
+            }
+        }
+    }
 }

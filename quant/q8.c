@@ -77,6 +77,20 @@ void oct_q8_pack(const oct_weight_layout *l, int64_t slice, const oct_weight_sou
     }
 }
 
+void oct_q8_clear(const oct_weight_layout *l, uint8_t *weights)
+{
+    memset(weights, ZERO, l->unit_bytes);
+}
+
+void oct_q8_put(const oct_weight_layout *l, uint8_t *weights, int64_t panel, int lane,
+                const int8_t *q)
+{
+    uint8_t *group = weights + (size_t)panel * l->panel_bytes + lane * OCT_QUAD;
+    for (int64_t g = 0; g < l->unit_groups; g++, group += l->group_bytes)
+        for (int64_t i = 0; i < l->group_in; i++)
+            group[i / OCT_QUAD * OCT_Q8_QUAD_BYTES + i % OCT_QUAD] = (uint8_t)*q++ ^ ZERO;
+}
+
 /* Inputs first .. first + n - 1 of a group, from the bytes of one lane: quads of whole words, then
  * single bytes. */
 static void unpack_group(const uint8_t *group, int64_t first, int64_t n, int8_t *w)

@@ -16,6 +16,11 @@
 
 enum { OCT_Q8_QUAD_BYTES = OCT_PANEL * OCT_QUAD };
 
+/* A unit of zeros; and in such a unit all integers q[unit_groups * group_in] of one lane. */
+void oct_q8_clear(const oct_weight_layout *l, uint8_t *weights);
+void oct_q8_put(const oct_weight_layout *l, uint8_t *weights, int64_t panel, int lane,
+                const int8_t *q);
+
 /* Symmetric quantisation of w[n_in][n_out] (f32, row stride n_out) in n_groups groups of inputs:
  * scale = bf16(max|w| / 127) rounded so that no integer leaves -127..127, q = round(w / scale).
  * q[n_in][n_out], scales[n_groups][n_out] (bf16 bits). NaN or Inf: returns false, and the outputs

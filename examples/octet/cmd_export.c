@@ -78,6 +78,9 @@ int oct_cmd_export(int argc, char **argv)
     if (report.n_inexact)
         fprintf(stderr, " (%lld to zero, %lld to the largest; relative error of the others %.1e)",
                 (long long)report.n_zeroed, (long long)report.n_capped, report.scale_error);
+    if (report.n_expanded)
+        fprintf(stderr, "; %lld matrices of 4 bits written as Q8_0 without loss",
+                (long long)report.n_expanded);
     fprintf(stderr, "\n");
     return OCT_EXIT_OK;
 }

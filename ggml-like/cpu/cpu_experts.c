@@ -203,13 +203,32 @@ static void quantise_rows(const oct_cpu_run *c, const wave *w)
         c->cpu->k->act_quantise(&act, w->t->h + r * down->n_in, w->t->hq + (size_t)r * act.bytes);
 }
 
+/* Shows what the wave's matrices are multiplied with, before another wave takes its place. */
+static void show_rows(const oct_cpu_run *c, const wave *w)
+{
+    const oct_tap *tap = c->run->tap;
+    const int64_t wave_first = w->t->first[w->first], d_ff = w->n->w[1]->layout.n_in;
+    for (int64_t e = w->first; tap && e < w->end; e++)
+        for (int64_t i = w->t->first[e]; i < w->t->first[e + 1]; i += OCT_TAP_ROWS) {
+            const int64_t left = w->t->first[e + 1] - i;
+            const int n = left < OCT_TAP_ROWS ? (int)left : OCT_TAP_ROWS;
+            const float *x[OCT_TAP_ROWS], *h[OCT_TAP_ROWS];
+            for (int k = 0; k < n; k++) {
+                x[k] = oct_cpu_row(c, w->n->in[0], w->t->order[i + k] / w->n->n_used);
+                h[k] = w->t->h + (i + k - wave_first) * d_ff;
+            }
+            tap->see(tap->ctx, c->thread, c->n_threads, w->n->layer, e, 0, x, n);
+            tap->see(tap->ctx, c->thread, c->n_threads, w->n->layer, e, 1, h, n);
+        }
+}
+
 static bool is_elsewhere(const oct_cpu_run *c, int64_t e)
 {
     return (c->run->elsewhere >> e & 1) != 0;
 }
 
-/* Slots of experts that other ranks or a device compute are zero, so that the sum over ranks is the one's
- * value. */
+/* Slots of experts that other ranks or a device compute are zero, so that the sum over ranks is the
+ * one's value. */
 static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const expert_temp *t)
 {
     const oct_shard *s = &c->cpu->n.shard;
@@ -258,6 +277,7 @@ void oct_cpu_experts(oct_cpu_run *c, const oct_step *s)
         share_tasks(c, &w, &gate_up->layout, gate_up_units(c, gate_up), gate_up_task);
         oct_team_barrier(c->cpu->team);
         quantise_rows(c, &w);
+        show_rows(c, &w);
         oct_team_barrier(c->cpu->team);
         share_tasks(c, &w, &down->layout, 1, down_task);
     }
