@@ -64,9 +64,9 @@ struct emu_place {
     int line;
 };
 /* __COUNTER__ tells places apart: several may be in one line. */
-#define EMU_HERE \
-    emu_place    \
-    {            \
+#define EMU_HERE                        \
+    emu_place                           \
+    {                                   \
         __COUNTER__, __FILE__, __LINE__ \
     }
 

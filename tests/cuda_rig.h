@@ -23,11 +23,11 @@ static char cuda_text[512];
         return cuda_text;                                   \
     } while (0)
 
-#define CUDA_TRY(call)           \
-    do {                         \
+#define CUDA_TRY(call)               \
+    do {                             \
         const char *wrong_ = (call); \
-        if (wrong_)              \
-            return wrong_;       \
+        if (wrong_)                  \
+            return wrong_;           \
     } while (0)
 
 /* Says more about what is wrong. */

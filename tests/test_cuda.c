@@ -12,19 +12,19 @@
 #include "cuda_check_linear.h"
 #include "cuda_check_rows.h"
 
-#define CHECKS(CHECK)   \
-    CHECK(embed)        \
-    CHECK(norm)         \
-    CHECK(slices)       \
-    CHECK(select)       \
-    CHECK(quantise)     \
-    CHECK(gemv)         \
-    CHECK(gemm)         \
-    CHECK(route)        \
-    CHECK(sort)         \
-    CHECK(rope)         \
-    CHECK(kv_copy)      \
-    CHECK(attention)    \
+#define CHECKS(CHECK) \
+    CHECK(embed)      \
+    CHECK(norm)       \
+    CHECK(slices)     \
+    CHECK(select)     \
+    CHECK(quantise)   \
+    CHECK(gemv)       \
+    CHECK(gemm)       \
+    CHECK(route)      \
+    CHECK(sort)       \
+    CHECK(rope)       \
+    CHECK(kv_copy)    \
+    CHECK(attention)  \
     CHECK(head)
 
 /* In order, and twice in an order drawn. */

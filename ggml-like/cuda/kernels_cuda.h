@@ -45,11 +45,11 @@
     ENTRY(gemv_1, linear, 256, 4)            \
     ENTRY(gemv_2, linear, 256, 3)            \
     ENTRY(gemv_4, linear, 256, 2)            \
-    ENTRY(gemv_8, linear, 256, 2)            \
+    ENTRY(gemv_8, linear, 192, 2)            \
     ENTRY(gemm, linear, 384, 1)              \
     ENTRY(fold, fold, 256, 4)                \
     ENTRY(kv_copy, kv_copy, 256, 4)          \
-    ENTRY(rope, rope, 128, 8)                \
+    ENTRY(rope, rope, 128, 4)                \
     ENTRY(attention_1, attention, 256, 3)    \
     ENTRY(attention_4, attention, 256, 2)    \
     ENTRY(attention_fold, attention, 128, 8) \
@@ -269,9 +269,10 @@ typedef struct oct_cuda_head_args {
 /* ---- sizes and launches ---- */
 
 enum {
-    OCT_CUDA_GEMV_ROWS = 8,   /* of a tile, at most */
-    OCT_CUDA_GEMM_ROWS = 64,  /* of a tile, always */
-    OCT_CUDA_GEMM_PANELS = 3, /* of a block */
+    OCT_CUDA_GEMV_ROWS = 8,        /* of a tile, at most */
+    OCT_CUDA_GEMV_8_THREADS = 192, /* of a block of gemv_8, whose threads need registers */
+    OCT_CUDA_GEMM_ROWS = 64,       /* of a tile, always */
+    OCT_CUDA_GEMM_PANELS = 3,      /* of a block */
     OCT_CUDA_GEMM_STAGES = 3,
     OCT_CUDA_GEMM_QUADS = 16, /* of a stage */
     OCT_CUDA_GEMV_ITEMS = 16, /* blocks of activations whose sums are in shared memory */
@@ -364,7 +365,8 @@ static inline oct_cuda_launch oct_cuda_linear_launch(const oct_cuda_linear_args 
                               : rows == 4 ? OCT_CUDA_gemv_4
                               : rows == 2 ? OCT_CUDA_gemv_2
                                           : OCT_CUDA_gemv_1,
-                              tiles, a->n_panels, slices, 256, items * rows * 256 + rows * 256);
+                              tiles, a->n_panels, slices, rows == 8 ? OCT_CUDA_GEMV_8_THREADS : 256,
+                              items * rows * 256 + rows * 256);
 }
 
 static inline oct_cuda_launch oct_cuda_fold_launch(const oct_cuda_fold_args *a)

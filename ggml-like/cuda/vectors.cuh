@@ -50,9 +50,8 @@ OCT_ENTRY(combine, combine, 256, 4)
 {
     int64_t r = blockIdx.y, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < a.n)
-        a.out[r * a.n + i] =
-            slots_sum(a.slots, a.part_stride, a.n_parts, a.n,
-                      route_of(a.routes, a.route_bytes, r), a.n_used, r, i);
+        a.out[r * a.n + i] = slots_sum(a.slots, a.part_stride, a.n_parts, a.n,
+                                       route_of(a.routes, a.route_bytes, r), a.n_used, r, i);
 }
 
 OCT_ENTRY(select, select, 256, 4)
