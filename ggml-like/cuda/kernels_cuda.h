@@ -277,7 +277,7 @@ enum {
     OCT_CUDA_GEMM_QUADS = 16, /* of a stage */
     OCT_CUDA_GEMV_ITEMS = 16, /* blocks of activations whose sums are in shared memory */
     OCT_CUDA_ROW_TILE = 4,    /* rows that share keys and values, where attention is whole */
-    OCT_CUDA_KEY_DIMS = 32,   /* of keys in shared memory, twice */
+    OCT_CUDA_KEY_DIMS = 16,   /* of keys in shared memory, twice */
     OCT_CUDA_QUERY_GROUPS = 4,
     OCT_CUDA_KV_PAGE = 128,    /* OCT_KV_PAGE, OCT_ATTN_BLOCK */
     OCT_CUDA_KV_LANES = 16,    /* OCT_KV_LANES */
