@@ -424,18 +424,18 @@ template <int TYPE, int Q> OCT_DEVICE void attention_rows(const oct_cuda_attenti
     }
 }
 
-#define ATTENTION_ENTRY(rows, q, blocks)                \
-    OCT_ENTRY(attention_##rows, attention, 256, blocks) \
-    {                                                   \
-        if (a.kv.type == OCT_KV_F16)                    \
-            attention_rows<OCT_KV_F16, q>(a);           \
-        else if (a.kv.type == OCT_KV_BF16)              \
-            attention_rows<OCT_KV_BF16, q>(a);          \
-        else                                            \
-            attention_rows<OCT_KV_F32, q>(a);           \
+#define ATTENTION_ENTRY(q, blocks)                   \
+    OCT_ENTRY(attention_##q, attention, 256, blocks) \
+    {                                                \
+        if (a.kv.type == OCT_KV_F16)                 \
+            attention_rows<OCT_KV_F16, q>(a);        \
+        else if (a.kv.type == OCT_KV_BF16)           \
+            attention_rows<OCT_KV_BF16, q>(a);       \
+        else                                         \
+            attention_rows<OCT_KV_F32, q>(a);        \
     }
-ATTENTION_ENTRY(1, 2, 3)
-ATTENTION_ENTRY(4, 6, 2)
+ATTENTION_ENTRY(2, 3)
+ATTENTION_ENTRY(6, 2)
 
 /* A block for each row and query head. */
 OCT_ENTRY(attention_fold, attention, 128, 8)

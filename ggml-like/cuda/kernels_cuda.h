@@ -50,8 +50,8 @@
     ENTRY(fold, fold, 256, 4)                \
     ENTRY(kv_copy, kv_copy, 256, 4)          \
     ENTRY(rope, rope, 128, 4)                \
-    ENTRY(attention_1, attention, 256, 3)    \
-    ENTRY(attention_4, attention, 256, 2)    \
+    ENTRY(attention_2, attention, 256, 3)    \
+    ENTRY(attention_6, attention, 256, 2)    \
     ENTRY(attention_fold, attention, 128, 8) \
     ENTRY(route, route, 256, 4)              \
     ENTRY(sort, sort, 1024, 1)               \
@@ -393,12 +393,12 @@ static inline oct_cuda_launch oct_cuda_attention_launch(const oct_cuda_attention
         return oct_cuda_launch_of(OCT_CUDA_attention_fold, a->n_rows, heads * n_q, 1, 128, 0);
     int64_t rows = a->sums ? 1 : OCT_CUDA_ROW_TILE;
     rows = oct_cuda_min(rows, a->n_rows);
-    int64_t queries = rows * n_q, each = queries > 2 * OCT_CUDA_QUERY_GROUPS ? 6 : 2;
+    int64_t queries = rows * n_q, each = queries > 2 ? 6 : 2; /* of a thread */
     int64_t groups = oct_cuda_min(oct_cuda_div_up(queries, each), OCT_CUDA_QUERY_GROUPS);
     /* queries, weights, sums; keys twice, each group of 16 positions a little apart */
     int64_t floats = groups * each * (a->kv.head_dim + OCT_CUDA_KV_PAGE + a->kv.v_stride + 1);
     int64_t keys = (OCT_CUDA_KEY_DIMS + 1) * OCT_CUDA_KV_PAGE * a->kv.elem_bytes;
-    return oct_cuda_launch_of(each == 6 ? OCT_CUDA_attention_4 : OCT_CUDA_attention_1,
+    return oct_cuda_launch_of(each == 6 ? OCT_CUDA_attention_6 : OCT_CUDA_attention_2,
                               oct_cuda_div_up(a->n_rows, rows), heads, a->sums ? a->max_blocks : 1,
                               64 * groups, (floats + 15) / 4 * 16 + 2 * keys);
 }
