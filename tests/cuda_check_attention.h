@@ -14,7 +14,8 @@ static const cuda_kv_shape cuda_kv_shapes[] = {
     {30, 1, 34, 1, 0, 1}, {48, 8, 128, 8, 6, 2}, {6, 3, 144, 1, 0, 3}};
 enum { CUDA_KV_SHAPES = 7, CUDA_SEQS = 3, CUDA_SEQ_PAGES = 4, CUDA_KV_PAGES = 11 };
 
-/* A cache of two layers, its pages taken by sequences in no order; on the host it would be the same. */
+/* A cache of two layers, its pages taken by sequences in no order; on the host it would be the
+ * same. */
 typedef struct cuda_kv_case {
     const cuda_kv_shape *s;
     oct_kv_type type;

@@ -7,7 +7,7 @@
 static const int64_t cuda_widths[] = {1, 5, 16, 27, 100, 300, 513, 768};
 enum { CUDA_WIDTHS = 8 };
 
-/* ((0+1)+(2+3))+((4+5)+(6+7)), an odd one moves up: level by level, unlike oct_fold and the kernel. */
+/* ((0+1)+(2+3))+((4+5)+(6+7)), an odd one moves up: level by level, unlike oct_fold and kernels. */
 static inline float cuda_tree(const float *parts, int64_t stride, int n)
 {
     float v[OCT_WEIGHT_MAX_SLICES];

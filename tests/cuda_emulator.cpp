@@ -1,4 +1,4 @@
-/* cuda_emulator.cpp: threads of a block as fibers, a shadow of its shared memory, and the kernels. */
+/* cuda_emulator.cpp: threads of a block as fibers, a shadow of its shared memory; the kernels. */
 #undef _FORTIFY_SOURCE /* its longjmp takes another stack for an error */
 #include "cuda_emulator.h"
 

@@ -1,5 +1,5 @@
-/* cuda_emulator.h: the CUDA kernels of ggml-like/cuda/ on the host, see cuda_emulation.h. One launch at a
- * time in a process. */
+/* cuda_emulator.h: the CUDA kernels of ggml-like/cuda/ on the host, see cuda_emulation.h. One
+ * launch at a time in a process. */
 #ifndef OCT_CUDA_EMULATOR_H
 #define OCT_CUDA_EMULATOR_H
 

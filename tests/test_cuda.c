@@ -1,6 +1,6 @@
-/* test_cuda.c: the kernels of CUDA devices, emulated: the bits are those of the definitions, which the
- * CPU's rows have too (test_kernels). And kernels that are spoiled, one barrier, one access, one fragment
- * at a time, are noticed. */
+/* test_cuda.c: the kernels of CUDA devices, emulated: the bits are those of the definitions, which
+ * the CPU's rows have too (test_kernels). And kernels that are spoiled, one barrier, one access,
+ * one fragment at a time, are noticed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,8 +58,8 @@ static const struct {
 #undef OCT_CUDA_ENTRY
 };
 
-/* As many blocks as the registers allow by design must find shared memory too: of 100 KiB (8.6, 8.9,
- * 12.0), of which each block takes one more; and one block of any kernel in the 64 KiB of 7.5. */
+/* As many blocks as the registers allow by design must find shared memory too: of 100 KiB (8.6,
+ * 8.9, 12.0), of which each block takes one more; and one of any kernel in the 64 KiB of 7.5. */
 static void fits(oct_cuda_launch l)
 {
     int blocks = entries[l.entry].blocks;

@@ -1,6 +1,6 @@
-/* attention.cuh: rotating and storing, and attention over pages. A block of 128 positions has its sums
- * formed from zero; they are added in ascending order, by one block of threads that walks through
- * them, or, in decode, by attention_fold. */
+/* attention.cuh: rotating and storing, and attention over pages. A block of 128 positions has its
+ * sums formed from zero; they are added in ascending order, by one block of threads that walks
+ * through them, or, in decode, by attention_fold. */
 #include "device.cuh"
 
 /* ---- pages ---- */
@@ -20,8 +20,8 @@ OCT_DEVICE uint64_t keys_bytes(const oct_cuda_kv &kv)
     return (uint64_t)(OCT_CUDA_KV_PAGE * kv.head_dim * kv.elem_bytes);
 }
 
-/* A copy and a head for each block. Elements of later positions stay as they are: they may be written at
- * the same time. */
+/* A copy and a head for each block. Elements of later positions stay as they are: they may be
+ * written at the same time. */
 OCT_ENTRY(kv_copy, kv_copy, 256, 4)
 {
     const oct_cuda_page_copy c = a.copies[blockIdx.x];
@@ -59,8 +59,8 @@ OCT_DEVICE int64_t qkv_cols(const oct_cuda_heads &h, int64_t head_dim)
     return (h.n_q_heads + 2 * h.n_kv_heads) * head_dim;
 }
 
-/* To nearest even, NaN as VCVTPS2PH has it; |f| <= 65504 or NaN. The device's own conversion has other
- * bits for NaN. */
+/* To nearest even, NaN as VCVTPS2PH has it; |f| <= 65504 or NaN. The device's own conversion has
+ * other bits for NaN. */
 OCT_DEVICE uint32_t half_of_float(float f)
 {
     uint32_t u = oct_bits(f), sign = u >> 16 & 0x8000u;
@@ -170,8 +170,8 @@ template <int TYPE> OCT_DEVICE float2 values_at(const unsigned char *p)
     return pair_of(TYPE, u);
 }
 
-/* What a block of threads works on: queries (rows x heads) of one sequence and KV head. A thread has
- * Q of them, from q0 on, and two positions, then two elements of the values. */
+/* What a block of threads works on: queries (rows x heads) of one sequence and KV head. A thread
+ * has Q of them, from q0 on, and two positions, then two elements of the values. */
 typedef struct attention_task {
     int local;             /* the head, in the cache */
     int first_row, n_rows; /* of one sequence */
@@ -197,8 +197,8 @@ OCT_DEVICE int seen_by(const oct_cuda_attention_args &a, const attention_task &t
     return n < 0 ? 0 : n < OCT_CUDA_KV_PAGE ? n : OCT_CUDA_KV_PAGE;
 }
 
-/* Begins to copy OCT_CUDA_KEY_DIMS dimensions of a page's keys, from d0 on, to a stage: eight groups of
- * 16 positions, each with a gap behind it, so that four of them are in different banks. */
+/* Begins to copy OCT_CUDA_KEY_DIMS dimensions of a page's keys, from d0 on, to a stage: eight
+ * groups of 16 positions, each with a gap behind it, so that four are in different banks. */
 template <int TYPE>
 OCT_DEVICE void keys_copy(const oct_cuda_kv &kv, const unsigned char *page, int d0, int groups,
                           unsigned char *stage)
@@ -391,8 +391,8 @@ OCT_DEVICE void attention_pass(const oct_cuda_attention_args &a, const attention
     OCT_BARRIER();
 }
 
-/* A few rows and a KV head: rows of one sequence after the other, as many queries at once as there is
- * room for. In parts: one block of positions, blockIdx.z. */
+/* A few rows and a KV head: rows of one sequence after the other, as many queries at once as there
+ * is room for. In parts: one block of positions, blockIdx.z. */
 template <int TYPE, int Q> OCT_DEVICE void attention_rows(const oct_cuda_attention_args &a)
 {
     const int tile = a.sums ? 1 : OCT_CUDA_ROW_TILE;

@@ -1,19 +1,21 @@
-/* gemm.cuh: products of many rows, on int8 tensor cores. Both digits of the activations meet the weights
- * in one pass: two sums of int32 for each output, until the block of activations ends; then the chain
- * of floats.
+/* gemm.cuh: products of many rows, on int8 tensor cores. Both digits of the activations meet the
+ * weights in one pass: two sums of int32 for each output, until the block of activations ends; then
+ * the chain of floats.
  *
- * A block of threads has three panels and 64 rows, a warp one of the panels and 16 rows. Weights are
- * the first operand (16 channels x 32 inputs), activations the second (32 inputs x 8 rows). Which
- * channel a row of the first is, and which input a column, is ours to choose, as long as both operands
- * agree: so that lanes load 16 bytes, and words of memory are registers of fragments:
- *   a lane (g = lane / 4, t = lane % 4) loads channels 4 g .. 4 g + 3 of a quad; the first two are rows g
- *   and g + 8 of one fragment, the others of a second one. Its quads of a stage (16) are 4 t .. 4 t + 3:
- *   two for each product. An activation row's 16 bytes at input 16 t of the stage are the same quads.
- * So a lane ends with channels 4 g .. 4 g + 3, and 32 above them (gate and up), of rows 2 t and 2 t + 1
- * of each eight.
+ * A block of threads has three panels and 64 rows, a warp one of the panels and 16 rows. Weights
+ * are the first operand (16 channels x 32 inputs), activations the second (32 inputs x 8 rows).
+ * Which channel a row of the first is, and which input a column, is ours to choose, as long as both
+ * operands agree: so that lanes load 16 bytes, and words of memory are registers of fragments:
+ *   a lane (g = lane / 4, t = lane % 4) loads channels 4 g .. 4 g + 3 of a quad; the first two are
+ *   rows g and g + 8 of one fragment, the others of a second one. Its quads of a stage (16) are
+ *   4 t .. 4 t + 3: two for each product. An activation row's 16 bytes at input 16 t of the
+ *   stage are the same quads.
+ * So a lane ends with channels 4 g .. 4 g + 3, and 32 above them (gate and up), of rows
+ * 2 t and 2 t + 1 of each eight.
  *
- * Stages of 64 inputs are copied ahead in shared memory: weights as they are in the panel, but with the
- * 16-byte pieces of a quad exchanged so that the four lanes t meet different banks; then the digits. */
+ * Stages of 64 inputs are copied ahead in shared memory: weights as they are in the panel, but with
+ * the 16-byte pieces of a quad exchanged so that the four lanes t meet different banks; then the
+ * digits. */
 #include "gemv.cuh"
 
 enum {
@@ -191,8 +193,8 @@ OCT_DEVICE void gemm_put(float *to, int left, const float *v)
             to[i] = v[i];
 }
 
-/* A group ends: y = fma(t, scale, y). y is where it is to be in the end: each element has one thread.
- * GELU: there is one group, and half as many columns. */
+/* A group ends: y = fma(t, scale, y). y is where it is to be in the end: each element has one
+ * thread. GELU: there is one group, and half as many columns. */
 template <bool GELU>
 OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, int row0, int panel, int group,
                                float (*t)[2][4])

@@ -1,8 +1,8 @@
-/* gemv.cuh: products of few rows. Weights are read once, straight from the packed panels: a panel (or
- * its share of an expert's tile) is a block's, and its warps divide the inputs among themselves. That
- * is allowed because sums of a block of activations are integers: warps add theirs in shared
- * memory, in whatever order. What follows, the chain over blocks and groups, is one thread's for each
- * channel and row.
+/* gemv.cuh: products of few rows. Weights are read once, straight from the packed panels: a panel
+ * (or its share of an expert's tile) is a block's, and its warps divide the inputs among
+ * themselves. That is allowed because sums of a block of activations are integers: warps add theirs
+ * in shared memory, in whatever order. What follows, the chain over blocks and groups, is one
+ * thread's for each channel and row.
  *
  * A lane has four channels, half a warp a quad of 64; a load is 16 bytes, eight are under way. */
 #ifndef OCT_GEMV_CUH

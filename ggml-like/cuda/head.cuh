@@ -1,9 +1,9 @@
 /* head.cuh: the tied head, bf16 rows of the vocabulary against rows of f32. */
 #include "device.cuh"
 
-/* Two threads have a row of the vocabulary, each eight of the sixteen lanes of its sum: 16 bytes are eight
- * neighbours, one for each of them. Where registers allow it four loads are under way, the line of 128
- * bytes that both threads use up. */
+/* Two threads have a row of the vocabulary, each eight of the sixteen lanes of its sum: 16 bytes
+ * are eight neighbours, one for each of them. Where registers allow it four loads are under way,
+ * the line of 128 bytes that both threads use up. */
 template <int R> OCT_DEVICE void head(const oct_cuda_head_args &a)
 {
     const int loads = R > 1 ? 2 : 4;

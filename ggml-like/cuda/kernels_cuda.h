@@ -1,11 +1,11 @@
-/* kernels_cuda.h: what the host and the kernels on a CUDA device agree about. Read by C, by nvcc and
- * by the emulation in tests/.
+/* kernels_cuda.h: what the host and the kernels on a CUDA device agree about. Read by C, by nvcc
+ * and by the emulation in tests/.
  *
  * Every kernel is an extern "C" __global__ function of one parameter, a struct of arguments by
- * value; pointers in it are the device's. For each kind of arguments a pure function oct_cuda_X_launch
- * tells which entry (a width or a type of cache is an entry of its own), grid, block and shared
- * memory. Whatever is computed has the bits of the CPU's rows: the order of sums is that of
- * kernels.h and weight.h. Several kernels make a node of graph.h:
+ * value; pointers in it are the device's. For each kind of arguments a pure function
+ * oct_cuda_X_launch tells which entry (a width or a type of cache is an entry of its own), grid,
+ * block and shared memory. Whatever is computed has the bits of the CPU's rows: the order of sums
+ * is that of kernels.h and weight.h. Several kernels make a node of graph.h:
  *
  *   EMBED       embed
  *   NORM        norm
@@ -19,8 +19,8 @@
  *   SELECT      select
  *   HEAD        head
  *
- * (FOLD_RANKS and GATHER_LOGITS are the host's.) Kernels allocate nothing and keep no state. A launch
- * with no rows must not be made. Numbers of rows are at most 2^20. */
+ * (FOLD_RANKS and GATHER_LOGITS are the host's.) Kernels allocate nothing and keep no state. A
+ * launch with no rows must not be made. Numbers of rows are at most 2^20. */
 #ifndef OCT_KERNELS_CUDA_H
 #define OCT_KERNELS_CUDA_H
 
@@ -73,8 +73,9 @@ typedef struct oct_cuda_launch {
     uint32_t shared;         /* bytes of dynamic shared memory */
 } oct_cuda_launch;
 
-/* Shared memory that a launch may need on a device of this compute capability (major * 10 + minor). */
-enum { OCT_CUDA_SHARED_75 = 64 * 1024, OCT_CUDA_SHARED_86 = 99 * 1024 };
+/* Shared memory of a block at most on the smallest devices, those of 7.5. Keys of wide heads in f32
+ * are what may need more. */
+enum { OCT_CUDA_SHARED_75 = 64 * 1024 };
 
 /* ---- arguments ---- */
 
@@ -92,9 +93,10 @@ typedef struct oct_cuda_embed_args {
 
 /* y[r] = rms_norm(x[r]) * gamma, or y[r] += that. x is given in one of three forms:
  *   n_parts = 1, n_slots = 0   x[r][n]
- *   n_parts > 1, n_slots = 0   slices that are folded: part s of row r is at x + s * part_stride + r * n
- *   n_slots > 0                sums of slots, as combine: slot k of row r is row r * n_slots + k, itself
- *                              n_parts slices */
+ *   n_parts > 1, n_slots = 0   slices that are folded: part s of row r begins at
+ *                              x + s * part_stride + r * n
+ *   n_slots > 0                sums of slots, as combine: slot k of row r is row
+ *                              r * n_slots + k, itself n_parts slices */
 typedef struct oct_cuda_norm_args {
     const float *x, *gamma; /* gamma[n] */
     float *y;               /* [n_rows][n]; may be x */
@@ -108,8 +110,8 @@ typedef struct oct_cuda_norm_args {
 } oct_cuda_norm_args;
 
 /* Rounds rows for a matrix: row r becomes a row of act, at to + r * act.bytes, in the layout of the
- * avx512 row: scales; sums of the digits; digits hi, then lo. n_used > 0: only the rows that sort put
- * there, of which there are *n_used. */
+ * avx512 row: scales; sums of the digits; digits hi, then lo. n_used > 0: only the rows that sort
+ * put there, of which there are *n_used. */
 typedef struct oct_cuda_quantise_args {
     const float *x; /* [n_rows][act.n_in] */
     unsigned char *to;
@@ -124,8 +126,8 @@ typedef struct oct_cuda_tile {
 } oct_cuda_tile;
 
 /* Panels times rows. Unit (expert, slice): weights + expert * expert_stride + slice * slice_stride,
- * scales likewise, bytes. The caller may bias the pointers, so that a rank needs to have only what is its
- * own. Row i of the product (0 .. n_rows - 1, or those of the tiles) reads activation row
+ * scales likewise, bytes. The caller may bias the pointers, so that a rank needs to have only what
+ * is its own. Row i of the product (0 .. n_rows - 1, or those of the tiles) reads activation row
  * x_row[i] (NULL: i) and writes output row y_row[i] (NULL: i).
  *   outputs split   slice s writes columns s * unit_out .. of y
  *   inputs split    slice s writes y + (s - first_slice) * part_stride: parts, to be folded
@@ -153,7 +155,8 @@ typedef struct oct_cuda_linear_args {
 } oct_cuda_linear_args;
 
 /* out[r] = the n_parts slices of row r, folded as the tree of kernels.h. n_used > 0: row r is slot
- * r % n_used of routes row r / n_used; where its expert is outside [first_expert, end_expert), zeros. */
+ * r % n_used of routes row r / n_used; where its expert is outside [first_expert, end_expert),
+ * zeros. */
 typedef struct oct_cuda_fold_args {
     const float *parts;
     float *out; /* may be parts */
@@ -227,8 +230,8 @@ typedef struct oct_cuda_route_args {
     int32_t n_experts, n_used;
 } oct_cuda_route_args;
 
-/* Sorts slots (row * n_used + k) by expert, stable, those of first_expert .. end_expert - 1 only, and
- * makes tiles of them. */
+/* Sorts slots (row * n_used + k) by expert, stable, those of first_expert .. end_expert - 1 only,
+ * and makes tiles of them. */
 typedef struct oct_cuda_sort_args {
     const unsigned char *routes; /* NULL: a dense model, all go to expert 0 */
     int64_t route_bytes, n_rows;
@@ -294,9 +297,9 @@ OCT_CUDA_PURE int64_t oct_cuda_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The tile_rows of a product, for launches whose rows are in tiles those of sort: n_rows rows, slots
- * in all of n_experts, of which no expert gets more than most. mixed: gelu of units with several
- * groups, which gemm cannot. */
+/* The tile_rows of a product, for launches whose rows are in tiles those of sort: n_rows rows,
+ * slots in all of n_experts, of which no expert gets more than most. mixed: gelu of units with
+ * several groups, which gemm cannot. */
 static inline int32_t oct_cuda_tile_rows(int64_t n_rows, int64_t n_experts, int64_t most, int mixed)
 {
     if (n_rows > OCT_CUDA_GEMV_ROWS * n_experts && !mixed)
