@@ -10,11 +10,12 @@ typedef struct cuda_kv_shape {
 } cuda_kv_shape;
 
 static const cuda_kv_shape cuda_kv_shapes[] = {
-    {6, 1, 16, 1, 0, 1}, {12, 2, 100, 2, 1, 1}, {4, 4, 27 * 2, 2, 0, 4}, {16, 2, 8, 1, 0, 2},
+    {6, 1, 16, 1, 0, 1},  {12, 2, 100, 2, 1, 1}, {4, 4, 27 * 2, 2, 0, 4}, {16, 2, 8, 1, 0, 2},
     {30, 1, 34, 1, 0, 1}, {48, 8, 128, 8, 6, 2}, {6, 3, 144, 1, 0, 3}};
 enum { CUDA_KV_SHAPES = 7, CUDA_SEQS = 3, CUDA_SEQ_PAGES = 4, CUDA_KV_PAGES = 11 };
 
-/* A cache of two layers, its pages taken by sequences in no order; on the host it would be the same. */
+/* A cache of two layers, its pages taken by sequences in no order; on the host it would be the
+ * same. */
 typedef struct cuda_kv_case {
     const cuda_kv_shape *s;
     oct_kv_type type;
@@ -32,18 +33,23 @@ static inline void cuda_kv_make(const cuda_kv_shape *s, oct_kv_type type, cuda_k
     for (int i = 0; i < CUDA_SEQS * CUDA_SEQ_PAGES; i++)
         table[i] = (int32_t)((i * 7 + 3) % CUDA_KV_PAGES);
     *c = (cuda_kv_case){.s = s, .type = type, .cols = (s->q_heads + 2 * s->kv_heads) * s->head_dim};
-    c->host = (oct_kv_cache){.type = type, .n_layers = 2, .n_heads = s->heads,
-                             .head_dim = s->head_dim, .n_domains = 1, .n_seqs = 1,
+    c->host = (oct_kv_cache){.type = type,
+                             .n_layers = 2,
+                             .n_heads = s->heads,
+                             .head_dim = s->head_dim,
+                             .n_domains = 1,
+                             .n_seqs = 1,
                              .n_ctx = CUDA_KV_PAGES * OCT_KV_PAGE};
     if (oct_kv_cache_plan(&c->host, &err) != OCT_OK)
         abort();
-    c->pages = (oct_kv_pages){.seq_pages = CUDA_SEQ_PAGES,
-                              .table = cuda_copy(table, sizeof table)};
+    c->pages = (oct_kv_pages){.seq_pages = CUDA_SEQ_PAGES, .table = cuda_copy(table, sizeof table)};
     c->host.pages = &c->pages;
     c->host.data = cuda_room(c->host.bytes);
-    c->kv = (oct_cuda_kv){c->host.data, c->pages.table, CUDA_SEQ_PAGES, CUDA_KV_PAGES, s->heads,
-                          s->head_dim, c->host.v_stride, c->host.head_bytes, (int32_t)type,
-                          (int32_t)c->host.elem_bytes};
+    c->kv = (oct_cuda_kv){c->host.data,     c->pages.table,
+                          CUDA_SEQ_PAGES,   CUDA_KV_PAGES,
+                          s->heads,         s->head_dim,
+                          c->host.v_stride, c->host.head_bytes,
+                          (int32_t)type,    (int32_t)c->host.elem_bytes};
     c->heads = (oct_cuda_heads){s->q_heads, s->kv_heads, s->slices, s->first_head};
     if (c->kv.n_pages != c->host.n_pages)
         abort();
@@ -52,8 +58,9 @@ static inline void cuda_kv_make(const cuda_kv_shape *s, oct_kv_type type, cuda_k
 /* Where slice, heads and kinds lie in a row, written apart: walks the row. kind: 0 q, 1 k, 2 v. */
 static inline int64_t cuda_head_at(const cuda_kv_shape *s, int kind, int64_t head)
 {
-    int64_t at = 0, n[3] = {s->q_heads / s->slices, s->kv_heads / s->slices,
-                            s->kv_heads / s->slices}, seen[3] = {0, 0, 0};
+    int64_t at = 0,
+            n[3] = {s->q_heads / s->slices, s->kv_heads / s->slices, s->kv_heads / s->slices},
+            seen[3] = {0, 0, 0};
     for (int64_t slice = 0; slice < s->slices; slice++)
         for (int k = 0; k < 3; k++)
             for (int64_t h = 0; h < n[k]; h++, at += s->head_dim)
@@ -88,9 +95,16 @@ static inline const char *rope_case(const cuda_kv_shape *s, oct_kv_type type, cu
     memcpy(want, qkv, (size_t)n * 4);
     memcpy(cache, c.host.data, c.host.bytes);
     float *rope = cuda_floats(2 * CTX * half, CUDA_NORMAL);
-    oct_cuda_rope_args a = {.kv = c.kv, .heads = c.heads, .qkv = qkv, .rope = rope,
-                            .pos = cuda_copy(pos, sizeof pos), .seq = cuda_copy(seq, sizeof seq),
-                            .saturated = &count, .n_rows = ROWS, .n_ctx = CTX, .layer = 1};
+    oct_cuda_rope_args a = {.kv = c.kv,
+                            .heads = c.heads,
+                            .qkv = qkv,
+                            .rope = rope,
+                            .pos = cuda_copy(pos, sizeof pos),
+                            .seq = cuda_copy(seq, sizeof seq),
+                            .saturated = &count,
+                            .n_rows = ROWS,
+                            .n_ctx = CTX,
+                            .layer = 1};
     const char *wrong = cuda_run(oct_cuda_rope_launch(&a), &a);
     for (int64_t i = 0; i < ROWS * s->heads && !wrong; i++) {
         int64_t r = i / s->heads, local = i % s->heads, head = s->first_head + local;
@@ -106,8 +120,8 @@ static inline const char *rope_case(const cuda_kv_shape *s, oct_kv_type type, cu
                 float x = want[r * c.cols + cuda_head_at(s, kind, head) + d];
                 bool saturated;
                 uint32_t bits = oracle_kv_bits(type, x, &saturated);
-                size_t at = (size_t)(cuda_kv_at(&c, kind, 1, seq[r], local, pos[r], d) -
-                                     c.host.data);
+                size_t at =
+                    (size_t)(cuda_kv_at(&c, kind, 1, seq[r], local, pos[r], d) - c.host.data);
                 memcpy(cache + at, &bits, c.host.elem_bytes);
                 beyond += saturated;
             }
@@ -130,8 +144,8 @@ static inline const char *check_rope(void)
 {
     for (int i = 0; i < CUDA_KV_SHAPES * 3; i++) {
         cuda_pattern p = (cuda_pattern)((i + i / 7) % CUDA_PATTERNS);
-        CUDA_TRY(rope_case(&cuda_kv_shapes[i % CUDA_KV_SHAPES], (oct_kv_type)(i / CUDA_KV_SHAPES),
-                           p));
+        CUDA_TRY(
+            rope_case(&cuda_kv_shapes[i % CUDA_KV_SHAPES], (oct_kv_type)(i / CUDA_KV_SHAPES), p));
     }
     return NULL;
 }
@@ -153,9 +167,9 @@ static inline const char *check_kv_copy(void)
             unsigned char *got = c.host.data;
             c.host.data = want;
             for (int64_t k = 0; k < 2 * c.s->heads; k++)
-                oct_kv_cache_copy(&c.host, 1, k / 2,
-                                  &(oct_kv_copy){0, copies[k % 2].from, copies[k % 2].to,
-                                                 copies[k % 2].n_pos});
+                oct_kv_cache_copy(
+                    &c.host, 1, k / 2,
+                    &(oct_kv_copy){0, copies[k % 2].from, copies[k % 2].to, copies[k % 2].n_pos});
             if (memcmp(got, want, c.host.bytes) != 0)
                 wrong = "kv_copy: the cache is not what it should be";
         }
@@ -257,18 +271,24 @@ static inline const char *attention_case(const cuda_kv_shape *s, oct_kv_type typ
     attention_bound(&c, pos[set], seq[set], TOKENS);
     int64_t rows = selected ? 3 : TOKENS, n_q = s->q_heads / s->kv_heads, P = s->head_dim;
     float scale = 1.0f / sqrtf((float)P), cap = 30.0f;
-    oct_cuda_attention_args a = {.kv = c.kv, .heads = c.heads,
-                                 .qkv = cuda_floats(rows * c.cols, p == CUDA_TINY ? CUDA_NORMAL : p),
+    oct_cuda_attention_args a = {.kv = c.kv,
+                                 .heads = c.heads,
+                                 .qkv =
+                                     cuda_floats(rows * c.cols, p == CUDA_TINY ? CUDA_NORMAL : p),
                                  .pos = cuda_copy(pos[set], sizeof pos[set]),
                                  .seq = cuda_copy(seq[set], sizeof seq[set]),
                                  .out = cuda_room((size_t)(rows * s->q_heads * P) * 4),
-                                 .n_rows = rows, .max_blocks = CUDA_SEQ_PAGES, .layer = 1,
-                                 .factor = 2.0f * scale / cap, .cap = cap};
+                                 .n_rows = rows,
+                                 .max_blocks = CUDA_SEQ_PAGES,
+                                 .layer = 1,
+                                 .factor = 2.0f * scale / cap,
+                                 .cap = cap};
     if (selected)
         a.out_row = cuda_copy(out_row, sizeof out_row);
     if (parts)
-        a.sums = cuda_room((size_t)oct_cuda_attention_sums(rows, s->heads * n_q, a.max_blocks,
-                                                           c.host.v_stride) * 4);
+        a.sums = cuda_room(
+            (size_t)oct_cuda_attention_sums(rows, s->heads * n_q, a.max_blocks, c.host.v_stride) *
+            4);
     size_t bytes = (size_t)(rows * s->q_heads * P) * sizeof(float);
     float *want = malloc(bytes);
     memset(a.out, 0, bytes);
@@ -304,8 +324,8 @@ static inline const char *check_route(void)
         int64_t n = cuda_widths[i % CUDA_WIDTHS], e = numbers[i % 4][0], k = numbers[i % 4][1];
         const float *x = cuda_floats(ROWS * n, (cuda_pattern)(i / 4)),
                     *router = cuda_floats(e * n, i % 3 ? CUDA_NORMAL : CUDA_ZEROS);
-        oct_cuda_route_args a = {x, router, cuda_room((size_t)(ROWS * k) * 8), n, ROWS, k * 8,
-                                 (int32_t)e, (int32_t)k};
+        oct_cuda_route_args a = {
+            x, router, cuda_room((size_t)(ROWS * k) * 8), n, ROWS, k * 8, (int32_t)e, (int32_t)k};
         CUDA_RUN(route, a);
         for (int64_t r = 0; r < ROWS; r++) {
             float logits[64], gate[6];
@@ -315,8 +335,8 @@ static inline const char *check_route(void)
             oct_route(logits, e, k, expert, gate);
             if (memcmp(a.routes + r * k * 8, expert, (size_t)k * 4) != 0)
                 CUDA_FAILS("route: other experts, %d of %d, width %d", (int)k, (int)e, (int)n);
-            CUDA_TRY(cuda_equal("gates", (const float *)(const void *)(a.routes + r * k * 8 + k * 4),
-                                gate, k));
+            CUDA_TRY(cuda_equal(
+                "gates", (const float *)(const void *)(a.routes + r * k * 8 + k * 4), gate, k));
         }
         CUDA_TRY(cuda_case_ends("route"));
     }
@@ -335,17 +355,27 @@ static inline const char *check_sort(void)
         const unsigned char *routes = experts > 1 ? cuda_routes(rows, n_used, experts) : NULL;
         int64_t slots = rows * n_used;
         int32_t n_tiles = oct_cuda_tiles(slots, experts, tile), t = 0;
-        oct_cuda_sort_args a = {routes, n_used * 8, rows, n_used, experts, first, end, tile,
-                                cuda_room((size_t)slots * 4), cuda_room((size_t)slots * 4),
-                                cuda_room(4), cuda_room((size_t)n_tiles * sizeof(oct_cuda_tile)),
+        oct_cuda_sort_args a = {routes,
+                                n_used * 8,
+                                rows,
+                                n_used,
+                                experts,
+                                first,
+                                end,
+                                tile,
+                                cuda_room((size_t)slots * 4),
+                                cuda_room((size_t)slots * 4),
+                                cuda_room(4),
+                                cuda_room((size_t)n_tiles * sizeof(oct_cuda_tile)),
                                 n_tiles};
         CUDA_RUN(sort, a);
         for (int32_t e = first; e < end; e++) {
             int32_t begin = at;
             for (int64_t s = 0; s < slots; s++) {
-                int32_t of = routes ? ((const int32_t *)(const void *)(routes + s / n_used * n_used *
-                                                                                    8))[s % n_used]
-                                    : 0;
+                int32_t of = routes
+                                 ? ((const int32_t *)(const void *)(routes + s / n_used * n_used *
+                                                                                 8))[s % n_used]
+                                 : 0;
                 if (of != e)
                     continue;
                 if (a.order[at] != s || a.x_row[at] != s / n_used)
@@ -380,8 +410,10 @@ static inline const char *check_head(void)
         float *x = cuda_room((size_t)(rows * n) * 4);
         cuda_fill(x, rows * n, (cuda_pattern)(i % CUDA_PATTERNS));
         rig_seal(&cuda_pool);
-        oct_cuda_head_args a = {x, table, cuda_room((size_t)(rows * (count + 3)) * 4), n, slice,
-                                pad, first, end, rows, count + 3, 0.57735f};
+        oct_cuda_head_args a = {x,         table,   cuda_room((size_t)(rows * (count + 3)) * 4),
+                                n,         slice,   pad,
+                                first,     end,     rows,
+                                count + 3, 0.57735f};
         float *want = malloc((size_t)count * sizeof *want), *w = malloc((size_t)n * sizeof *w);
         const char *wrong = cuda_run(oct_cuda_head_launch(&a), &a);
         for (int64_t r = 0; r < rows && !wrong; r++) {

@@ -55,8 +55,9 @@ static inline void cuda_linear_make(const cuda_linear_shape *s, int digits, cuda
         oct_weight_source src[2] = {{q, sc, ld}, {q + s->n_in * ld, sc + s->n_groups * ld, ld}};
         for (int64_t slice = 0; slice < s->n_slices; slice++) {
             int64_t unit = e * s->n_slices + slice;
-            oct_weight_pack(&c->l, slice, src, weights + oct_weight_unit_offset(&c->l, e, slice),
-                            (uint16_t *)(void *)(scales + oct_weight_scale_offset(&c->l, e, slice)));
+            oct_weight_pack(
+                &c->l, slice, src, weights + oct_weight_unit_offset(&c->l, e, slice),
+                (uint16_t *)(void *)(scales + oct_weight_scale_offset(&c->l, e, slice)));
             int64_t in0 = s->split_in ? slice * c->l.unit_groups : 0;
             int64_t out0 = s->split_in ? 0 : slice * c->l.unit_out / n_parts;
             int64_t n = c->l.unit_out / n_parts;
@@ -65,10 +66,9 @@ static inline void cuda_linear_make(const cuda_linear_shape *s, int digits, cuda
                 oct_act_quantise_ref(&c->act, c->x + r * s->n_in, a, scale);
                 for (int64_t o = 0; o < n; o += 64) {
                     for (int k = 0; k < n_parts; k++)
-                        oracle_linear_row(&c->l, &c->act,
-                                          src[k].w + in0 * c->l.group_in * ld + out0 + o,
-                                          src[k].scales + in0 * ld + out0 + o, ld, a, scale, in0,
-                                          y[k]);
+                        oracle_linear_row(
+                            &c->l, &c->act, src[k].w + in0 * c->l.group_in * ld + out0 + o,
+                            src[k].scales + in0 * ld + out0 + o, ld, a, scale, in0, y[k]);
                     for (int64_t i = 0; i < 64 && o + i < n; i++)
                         want[o + i] = s->gelu ? oct_geluf(y[0][i]) * y[1][i] : y[0][i];
                 }
@@ -133,11 +133,17 @@ static inline const char *linear_case(const cuda_linear_shape *s, int32_t tile_r
     if (s->n_experts > 1) {
         routes = cuda_routes(s->n_rows, USED, s->n_experts);
         int32_t n_tiles = oct_cuda_tiles(slots, s->n_experts, tile_rows);
-        oct_cuda_sort_args t = {.routes = routes, .route_bytes = USED * 8, .n_rows = s->n_rows,
-                                .n_used = USED, .n_experts = s->n_experts, .first_expert = 0,
-                                .end_expert = s->n_experts, .tile_rows = tile_rows,
+        oct_cuda_sort_args t = {.routes = routes,
+                                .route_bytes = USED * 8,
+                                .n_rows = s->n_rows,
+                                .n_used = USED,
+                                .n_experts = s->n_experts,
+                                .first_expert = 0,
+                                .end_expert = s->n_experts,
+                                .tile_rows = tile_rows,
                                 .order = cuda_room((size_t)slots * 4),
-                                .x_row = cuda_room((size_t)slots * 4), .n_sorted = cuda_room(4),
+                                .x_row = cuda_room((size_t)slots * 4),
+                                .n_sorted = cuda_room(4),
                                 .tiles = cuda_room((size_t)n_tiles * sizeof(oct_cuda_tile)),
                                 .n_tiles = n_tiles};
         CUDA_RUN(sort, t);
@@ -156,16 +162,16 @@ static inline const char *linear_case(const cuda_linear_shape *s, int32_t tile_r
         }
         const float *got = s->split_in ? a.y + slice * a.part_stride + slot * width
                                        : a.y + slot * a.y_cols + slice * width;
-        wrong = cuda_equal("linear", got,
-                           c.want + ((e * s->n_slices + slice) * s->n_rows + row) * l->n_panels * 64,
-                           width);
+        wrong = cuda_equal(
+            "linear", got,
+            c.want + ((e * s->n_slices + slice) * s->n_rows + row) * l->n_panels * 64, width);
         if (wrong)
-            wrong = cuda_note(wrong,
-                     " (%d x %d inputs, %d out, %d slices, split %d, gelu %d, row %d of %d, slice "
-                     "%d, expert %d, tile %d, %d digits)",
-                     (int)s->n_groups, (int)l->group_in, (int)s->n_out, (int)s->n_slices,
-                     s->split_in, s->gelu, (int)row, (int)s->n_rows, (int)slice, (int)e, tile_rows,
-                     digits);
+            wrong = cuda_note(
+                wrong,
+                " (%d x %d inputs, %d out, %d slices, split %d, gelu %d, row %d of %d, slice "
+                "%d, expert %d, tile %d, %d digits)",
+                (int)s->n_groups, (int)l->group_in, (int)s->n_out, (int)s->n_slices, s->split_in,
+                s->gelu, (int)row, (int)s->n_rows, (int)slice, (int)e, tile_rows, digits);
     }
     free(c.want);
     CUDA_TRY(wrong);
@@ -201,7 +207,8 @@ static inline const char *check_gemv(void)
 {
     for (int i = 0; i < 2 * CUDA_LINEAR_SHAPES; i++) {
         const cuda_linear_shape *s = &cuda_linear_shapes[i / 2];
-        CUDA_TRY(linear_case(s, 1 << (i + i / 8) % 4, 2 - i % 2, (cuda_pattern)(i % CUDA_PATTERNS)));
+        CUDA_TRY(
+            linear_case(s, 1 << (i + i / 8) % 4, 2 - i % 2, (cuda_pattern)(i % CUDA_PATTERNS)));
     }
     return NULL;
 }

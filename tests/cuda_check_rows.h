@@ -7,7 +7,7 @@
 static const int64_t cuda_widths[] = {1, 5, 16, 27, 100, 300, 513, 768};
 enum { CUDA_WIDTHS = 8 };
 
-/* ((0+1)+(2+3))+((4+5)+(6+7)), an odd one moves up: level by level, unlike oct_fold and the kernel. */
+/* ((0+1)+(2+3))+((4+5)+(6+7)), an odd one moves up: level by level, unlike oct_fold and kernels. */
 static inline float cuda_tree(const float *parts, int64_t stride, int n)
 {
     float v[OCT_WEIGHT_MAX_SLICES];
@@ -81,14 +81,13 @@ static inline const char *slices_case(int64_t n, int parts, int n_used, cuda_pat
     for (int64_t i = 0; i < slots * n; i++)
         want[i] = cuda_tree(x + i, stride, parts);
     for (int64_t i = 0; i < ROWS * n; i++) {
-        const float *gate =
-            (const float *)(const void *)(routes + i / n * n_used * 8 + n_used * 4);
+        const float *gate = (const float *)(const void *)(routes + i / n * n_used * 8 + n_used * 4);
         sum[i] = 0.0f;
         for (int k = 0; k < n_used; k++)
             sum[i] += gate[k] * want[(i / n * n_used + k) * n + i % n];
     }
-    oct_cuda_combine_args c = {x, routes, cuda_room((size_t)(ROWS * n) * 4), stride, n_used * 8, n,
-                               ROWS, parts, n_used};
+    oct_cuda_combine_args c = {
+        x, routes, cuda_room((size_t)(ROWS * n) * 4), stride, n_used * 8, n, ROWS, parts, n_used};
     CUDA_RUN(combine, c);
     const char *wrong = cuda_equal("combine", c.out, sum, ROWS * n);
     float *y = cuda_room((size_t)(ROWS * n) * 4), *gamma = cuda_floats(n, CUDA_NORMAL);
@@ -97,15 +96,28 @@ static inline const char *slices_case(int64_t n, int parts, int n_used, cuda_pat
         memcpy(c.out + r * n, y + r * n, (size_t)n * 4);
         oracle_rms_norm(sum + r * n, gamma, n, 1e-5f, true, c.out + r * n);
     }
-    oct_cuda_norm_args m = {.x = x, .gamma = gamma, .y = y, .n = n, .n_rows = ROWS,
-                            .part_stride = stride, .routes = routes, .route_bytes = n_used * 8,
-                            .n_parts = parts, .n_slots = n_used, .add = 1, .eps = 1e-5f};
+    oct_cuda_norm_args m = {.x = x,
+                            .gamma = gamma,
+                            .y = y,
+                            .n = n,
+                            .n_rows = ROWS,
+                            .part_stride = stride,
+                            .routes = routes,
+                            .route_bytes = n_used * 8,
+                            .n_parts = parts,
+                            .n_slots = n_used,
+                            .add = 1,
+                            .eps = 1e-5f};
     if (!wrong)
         wrong = cuda_run(oct_cuda_norm_launch(&m), &m);
     if (!wrong)
         wrong = cuda_equal("norm of slots", y, c.out, ROWS * n);
-    oct_cuda_fold_args f = {x, cuda_room((size_t)(slots * n) * 4), stride, n, slots, routes,
-                            n_used * 8, parts, n_used, 1, 3};
+    oct_cuda_fold_args f = {x,          cuda_room((size_t)(slots * n) * 4),
+                            stride,     n,
+                            slots,      routes,
+                            n_used * 8, parts,
+                            n_used,     1,
+                            3};
     if (!wrong)
         wrong = cuda_run(oct_cuda_fold_launch(&f), &f);
     for (int64_t i = 0; i < slots && !wrong; i++) {
@@ -142,8 +154,14 @@ static inline const char *check_norm(void)
         memcpy(want, y, (size_t)(ROWS * n) * 4);
         for (int64_t r = 0; r < ROWS; r++)
             oracle_rms_norm(x + r * n, gamma, n, 1e-5f, add, want + r * n);
-        oct_cuda_norm_args a = {.x = x, .gamma = gamma, .y = y, .n = n, .n_rows = ROWS,
-                                .n_parts = 1, .add = add, .eps = 1e-5f};
+        oct_cuda_norm_args a = {.x = x,
+                                .gamma = gamma,
+                                .y = y,
+                                .n = n,
+                                .n_rows = ROWS,
+                                .n_parts = 1,
+                                .add = add,
+                                .eps = 1e-5f};
         CUDA_RUN(norm, a);
         CUDA_TRY(cuda_equal("norm", y, want, ROWS * n));
         CUDA_TRY(cuda_case_ends("norm"));
@@ -189,7 +207,8 @@ static inline const char *quantise_case(int64_t n_in, int64_t n_groups, int digi
         for (int64_t b = 0; b < l.n_blocks; b++) {
             int64_t g = b / l.group_blocks, start = b % l.group_blocks * l.block, sum[2] = {0, 0};
             for (int64_t i = start; i < start + l.block && i < l.group_pad; i++) {
-                int want = i < l.group_in ? a[g * l.group_in + i] : 0, at = (int)(g * l.group_pad + i);
+                int want = i < l.group_in ? a[g * l.group_in + i] : 0,
+                    at = (int)(g * l.group_pad + i);
                 if (hi[at] * 256 + lo[at] != want)
                     CUDA_FAILS("%d x %d inputs, %d digits: number %d is %d, expected %d",
                                (int)n_groups, (int)l.group_in, digits, at, hi[at] * 256 + lo[at],
@@ -213,8 +232,8 @@ static inline const char *check_quantise(void)
                                        {512, 1}, {1031, 1},   {100, 4}, {768 * 2, 2}};
     for (int i = 0; i < 8 * CUDA_PATTERNS; i++)
         for (int digits = 1; digits <= 2; digits++)
-            CUDA_TRY(quantise_case(sizes[i % 8][0], sizes[i % 8][1], digits,
-                                   (cuda_pattern)(i / 8)));
+            CUDA_TRY(
+                quantise_case(sizes[i % 8][0], sizes[i % 8][1], digits, (cuda_pattern)(i / 8)));
     return NULL;
 }
 

@@ -1,6 +1,6 @@
-/* cuda_emulation.h: the machine of ggml-like/cuda/device.cuh on the host, for kernels that are compiled
- * with OCT_CUDA_EMULATED. One block of threads runs at a time; its threads are fibers, and which of
- * them goes on is drawn by a seed. Watched is what hardware would let pass:
+/* cuda_emulation.h: the machine of ggml-like/cuda/device.cuh on the host, for kernels that are
+ * compiled with OCT_CUDA_EMULATED. One block of threads runs at a time; its threads are fibers, and
+ * which of them goes on is drawn by a seed. Watched is what hardware would let pass:
  *
  *   shared memory   beyond its end; not aligned; read before it was written; written by one thread
  *                   and read or written by another with no barrier between (a warp's own
@@ -64,9 +64,9 @@ struct emu_place {
     int line;
 };
 /* __COUNTER__ tells places apart: several may be in one line. */
-#define EMU_HERE \
-    emu_place    \
-    {            \
+#define EMU_HERE                        \
+    emu_place                           \
+    {                                   \
         __COUNTER__, __FILE__, __LINE__ \
     }
 

@@ -1,4 +1,4 @@
-/* cuda_emulator.cpp: threads of a block as fibers, a shadow of its shared memory, and the kernels. */
+/* cuda_emulator.cpp: threads of a block as fibers, a shadow of its shared memory; the kernels. */
 #undef _FORTIFY_SOURCE /* its longjmp takes another stack for an error */
 #include "cuda_emulator.h"
 
@@ -25,7 +25,8 @@
 emu_dim emu_thread_index, emu_block_index, emu_block_size, emu_grid_size;
 unsigned char *emu_shared;
 
-namespace {
+namespace
+{
 
 enum { MAX_THREADS = 1024, WARP = 32, STACK = 256 * 1024, MAX_SITES = 1024, MAX_COPIES = 64 };
 enum state { READY, AT_BARRIER, IN_EXCHANGE, DONE };
@@ -507,9 +508,9 @@ void emu_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, emu_pl
 
 /* ---- launches ---- */
 
-#define OCT_CUDA_ENTRY(name, args, threads, blocks)                     \
-    static void call_##name(const void *p)                              \
-    {                                                                   \
+#define OCT_CUDA_ENTRY(name, args, threads, blocks)                       \
+    static void call_##name(const void *p)                                \
+    {                                                                     \
         oct_cuda_##name(*static_cast<const oct_cuda_##args##_args *>(p)); \
     }
 OCT_CUDA_ENTRIES(OCT_CUDA_ENTRY)

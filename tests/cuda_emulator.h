@@ -1,5 +1,5 @@
-/* cuda_emulator.h: the CUDA kernels of ggml-like/cuda/ on the host, see cuda_emulation.h. One launch at a
- * time in a process. */
+/* cuda_emulator.h: the CUDA kernels of ggml-like/cuda/ on the host, see cuda_emulation.h. One
+ * launch at a time in a process. */
 #ifndef OCT_CUDA_EMULATOR_H
 #define OCT_CUDA_EMULATOR_H
 
@@ -33,16 +33,16 @@ void oct_emulated_seed(uint64_t seed);
 /* What is done to a kernel's text. */
 typedef enum oct_emulated_fault {
     OCT_FAULT_NONE,
-    OCT_FAULT_BARRIER,     /* left out */
-    OCT_FAULT_GET,         /* reads the next number, or vector, instead */
-    OCT_FAULT_PUT,         /* writes it */
-    OCT_FAULT_COPY,        /* to the next 16 bytes */
-    OCT_FAULT_WAIT,        /* for copies: left out */
-    OCT_FAULT_EXCHANGE,    /* lanes 0 and 1 get each other's answer; ballots lack lane 0 */
-    OCT_FAULT_FRAGMENT_A,  /* of products of matrices: registers 1 and 2 of a change places, */
-    OCT_FAULT_FRAGMENT_B,  /* or those of b, */
-    OCT_FAULT_FRAGMENT_D,  /* or 1 and 2 of d, */
-    OCT_FAULT_SIGN,        /* or a is taken as signed */
+    OCT_FAULT_BARRIER,    /* left out */
+    OCT_FAULT_GET,        /* reads the next number, or vector, instead */
+    OCT_FAULT_PUT,        /* writes it */
+    OCT_FAULT_COPY,       /* to the next 16 bytes */
+    OCT_FAULT_WAIT,       /* for copies: left out */
+    OCT_FAULT_EXCHANGE,   /* lanes 0 and 1 get each other's answer; ballots lack lane 0 */
+    OCT_FAULT_FRAGMENT_A, /* of products of matrices: registers 1 and 2 of a change places, */
+    OCT_FAULT_FRAGMENT_B, /* or those of b, */
+    OCT_FAULT_FRAGMENT_D, /* or 1 and 2 of d, */
+    OCT_FAULT_SIGN,       /* or a is taken as signed */
     OCT_FAULTS
 } oct_emulated_fault;
 
@@ -50,7 +50,7 @@ typedef enum oct_emulated_fault {
 void oct_emulated_spoil(oct_emulated_fault fault, int site);
 /* Places that have been passed so far where this fault can be made: their numbers, at most n. */
 int oct_emulated_sites(oct_emulated_fault fault, int *site, int n);
-void oct_emulated_forget(void); /* as if none had been passed */
+void oct_emulated_forget(void);           /* as if none had been passed */
 const char *oct_emulated_place(int site); /* "file:line" */
 
 #ifdef __cplusplus

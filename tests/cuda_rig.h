@@ -1,6 +1,7 @@
-/* cuda_rig.h: what checks of emulated CUDA kernels share: random numbers of many kinds, buffers that end
- * at a forbidden page, launches whose failure is a result. A check returns NULL or what is wrong, and is
- * used twice: as it is, and to see that it notices kernels that are spoiled (test_cuda.c). */
+/* cuda_rig.h: what checks of emulated CUDA kernels share: random numbers of many kinds, buffers
+ * that end at a forbidden page, launches whose failure is a result. A check returns NULL or what is
+ * wrong, and is used twice: as it is, and to see that it notices kernels that are spoiled
+ * (test_cuda.c). */
 #ifndef OCT_TEST_CUDA_RIG_H
 #define OCT_TEST_CUDA_RIG_H
 
@@ -23,11 +24,11 @@ static char cuda_text[512];
         return cuda_text;                                   \
     } while (0)
 
-#define CUDA_TRY(call)           \
-    do {                         \
+#define CUDA_TRY(call)               \
+    do {                             \
         const char *wrong_ = (call); \
-        if (wrong_)              \
-            return wrong_;       \
+        if (wrong_)                  \
+            return wrong_;           \
     } while (0)
 
 /* Says more about what is wrong. */

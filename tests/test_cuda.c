@@ -1,6 +1,6 @@
-/* test_cuda.c: the kernels of CUDA devices, emulated: the bits are those of the definitions, which the
- * CPU's rows have too (test_kernels). And kernels that are spoiled, one barrier, one access, one fragment
- * at a time, are noticed. */
+/* test_cuda.c: the kernels of CUDA devices, emulated: the bits are those of the definitions, which
+ * the CPU's rows have too (test_kernels). And kernels that are spoiled, one barrier, one access,
+ * one fragment at a time, are noticed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,19 +12,19 @@
 #include "cuda_check_linear.h"
 #include "cuda_check_rows.h"
 
-#define CHECKS(CHECK)   \
-    CHECK(embed)        \
-    CHECK(norm)         \
-    CHECK(slices)       \
-    CHECK(select)       \
-    CHECK(quantise)     \
-    CHECK(gemv)         \
-    CHECK(gemm)         \
-    CHECK(route)        \
-    CHECK(sort)         \
-    CHECK(rope)         \
-    CHECK(kv_copy)      \
-    CHECK(attention)    \
+#define CHECKS(CHECK) \
+    CHECK(embed)      \
+    CHECK(norm)       \
+    CHECK(slices)     \
+    CHECK(select)     \
+    CHECK(quantise)   \
+    CHECK(gemv)       \
+    CHECK(gemm)       \
+    CHECK(route)      \
+    CHECK(sort)       \
+    CHECK(rope)       \
+    CHECK(kv_copy)    \
+    CHECK(attention)  \
     CHECK(head)
 
 /* In order, and twice in an order drawn. */
@@ -46,6 +46,54 @@ static void run(const char *name, const char *(*check)(void))
     }
 CHECKS(CHECK)
 #undef CHECK
+
+/* ---- shared memory at the shapes of Grok-1 ---- */
+
+static const struct {
+    const char *name;
+    int threads, blocks;
+} entries[] = {
+#define OCT_CUDA_ENTRY(name, args, threads, blocks) {#name, threads, blocks},
+    OCT_CUDA_ENTRIES(OCT_CUDA_ENTRY)
+#undef OCT_CUDA_ENTRY
+};
+
+/* As many blocks as the registers allow by design must find shared memory too: of 100 KiB (8.6,
+ * 8.9, 12.0), of which each block takes one more; and one of any kernel in the 64 KiB of 7.5. */
+static void fits(oct_cuda_launch l)
+{
+    int blocks = entries[l.entry].blocks;
+    uint32_t room = 100 * 1024 / ((uint32_t)l.shared + 1024);
+    print_message("%-12s %4u threads, %6u bytes, %u blocks (designed for %d)\n",
+                  entries[l.entry].name, l.block, l.shared, room, blocks);
+    assert_true(l.shared <= OCT_CUDA_SHARED_75);
+    assert_true(room >= (uint32_t)blocks);
+    assert_true((int)l.block <= entries[l.entry].threads && l.block % 32 == 0);
+}
+
+static void test_shared_memory(void **state)
+{
+    (void)state;
+    oct_cuda_linear_args a = {
+        .n_panels = 96, .unit_out = 6144, .unit_groups = 1, .group_in = 32768, .end_slice = 1};
+    oct_act_layout_init(&a.act, 32768, 1, 2);
+    for (a.tile_rows = 1; a.tile_rows <= OCT_CUDA_GEMM_ROWS; a.tile_rows *= 2)
+        if (a.tile_rows <= OCT_CUDA_GEMV_ROWS || a.tile_rows == OCT_CUDA_GEMM_ROWS) {
+            a.n_rows = a.tile_rows;
+            fits(oct_cuda_linear_launch(&a));
+        }
+    fits(oct_cuda_norm_launch(&(oct_cuda_norm_args){.n = 6144, .n_rows = 1}));
+    fits(oct_cuda_route_launch(&(oct_cuda_route_args){.n = 6144, .n_rows = 1, .n_experts = 8}));
+    oct_cuda_attention_args t = {.heads = {48, 8, 8, 0}, .n_rows = 1, .max_blocks = 64};
+    t.kv.n_heads = 8;
+    t.kv.head_dim = t.kv.v_stride = 128;
+    for (t.n_rows = 1; t.n_rows <= 512; t.n_rows *= 8)
+        for (t.kv.elem_bytes = 2; t.kv.elem_bytes <= (t.n_rows == 1 ? 4 : 2); t.kv.elem_bytes *= 2)
+            fits(oct_cuda_attention_launch(&t));
+    t.heads.n_q_heads = 8; /* one query head for each KV head */
+    t.n_rows = 1;
+    fits(oct_cuda_attention_launch(&t));
+}
 
 /* ---- tests of the tests ---- */
 
@@ -110,6 +158,7 @@ int main(int argc, char **argv)
 #define CHECK(name) cmocka_unit_test(test_##name),
         CHECKS(CHECK)
 #undef CHECK
+            cmocka_unit_test(test_shared_memory),
     };
     const struct CMUnitTest faults[] = {cmocka_unit_test(test_faults)};
     cuda_rng.state = rig_seed();

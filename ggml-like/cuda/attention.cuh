@@ -1,6 +1,6 @@
-/* attention.cuh: rotating and storing, and attention over pages. A block of 128 positions has its sums
- * formed from zero; they are added in ascending order, by one block of threads that walks through
- * them, or, in decode, by attention_fold. */
+/* attention.cuh: rotating and storing, and attention over pages. A block of 128 positions has its
+ * sums formed from zero; they are added in ascending order, by one block of threads that walks
+ * through them, or, in decode, by attention_fold. */
 #include "device.cuh"
 
 /* ---- pages ---- */
@@ -20,8 +20,8 @@ OCT_DEVICE uint64_t keys_bytes(const oct_cuda_kv &kv)
     return (uint64_t)(OCT_CUDA_KV_PAGE * kv.head_dim * kv.elem_bytes);
 }
 
-/* A copy and a head for each block. Elements of later positions stay as they are: they may be written at
- * the same time. */
+/* A copy and a head for each block. Elements of later positions stay as they are: they may be
+ * written at the same time. */
 OCT_ENTRY(kv_copy, kv_copy, 256, 4)
 {
     const oct_cuda_page_copy c = a.copies[blockIdx.x];
@@ -32,8 +32,8 @@ OCT_ENTRY(kv_copy, kv_copy, 256, 4)
     const int64_t all = keys + c.n_pos * a.kv.v_stride;
     for (int64_t i = threadIdx.x; i < all * words; i += blockDim.x) {
         const int64_t e = i / words; /* the element */
-        const int64_t pos = e / (OCT_CUDA_KV_LANES * a.kv.head_dim) * OCT_CUDA_KV_LANES +
-                            e % OCT_CUDA_KV_LANES;
+        const int64_t pos =
+            e / (OCT_CUDA_KV_LANES * a.kv.head_dim) * OCT_CUDA_KV_LANES + e % OCT_CUDA_KV_LANES;
         if (e >= keys || pos < c.n_pos)
             ((uint16_t *)to)[i] = ((const uint16_t *)from)[i];
     }
@@ -59,8 +59,8 @@ OCT_DEVICE int64_t qkv_cols(const oct_cuda_heads &h, int64_t head_dim)
     return (h.n_q_heads + 2 * h.n_kv_heads) * head_dim;
 }
 
-/* To nearest even, NaN as VCVTPS2PH has it; |f| <= 65504 or NaN. The device's own conversion has other
- * bits for NaN. */
+/* To nearest even, NaN as VCVTPS2PH has it; |f| <= 65504 or NaN. The device's own conversion has
+ * other bits for NaN. */
 OCT_DEVICE uint32_t half_of_float(float f)
 {
     uint32_t u = oct_bits(f), sign = u >> 16 & 0x8000u;
@@ -105,7 +105,7 @@ OCT_DEVICE void rotate(float *x, float *y, float c, float s)
 }
 
 /* A warp for a KV head of a row and the query heads that share it. */
-OCT_ENTRY(rope, rope, 128, 8)
+OCT_ENTRY(rope, rope, 128, 4)
 {
     const int64_t r = blockIdx.x, local = (int64_t)blockIdx.y * 4 + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -122,8 +122,10 @@ OCT_ENTRY(rope, rope, 128, 8)
                    a.kv.elem_bytes;
     unsigned char *value = page + keys_bytes(a.kv) + in_page * a.kv.v_stride * a.kv.elem_bytes;
     int beyond = 0;
+    OCT_UNROLL_BY(1)
     for (int64_t j = lane; j < half; j += 32) {
         const float c = cos[j], s = sin[j];
+        OCT_UNROLL_BY(1)
         for (int64_t h = 0; h < at.n_q; h++)
             rotate(row + at.q + h * P + j, row + at.q + h * P + half + j, c, s);
         float x = row[at.k + j], y = row[at.k + half + j];
@@ -133,6 +135,7 @@ OCT_ENTRY(rope, rope, 128, 8)
         beyond += kv_put(a.kv, key, j * OCT_CUDA_KV_LANES, x);
         beyond += kv_put(a.kv, key, (half + j) * OCT_CUDA_KV_LANES, y);
     }
+    OCT_UNROLL_BY(1)
     for (int64_t i = lane; i < P; i += 32)
         beyond += kv_put(a.kv, value, i, row[at.v + i]);
     if (beyond)
@@ -167,17 +170,17 @@ template <int TYPE> OCT_DEVICE float2 values_at(const unsigned char *p)
     return pair_of(TYPE, u);
 }
 
-/* What a block of threads works on: queries (rows x heads) of one sequence and KV head. A thread has
- * Q of them, from q0 on, and two positions, then two elements of the values. */
+/* What a block of threads works on: queries (rows x heads) of one sequence and KV head. A thread
+ * has Q of them, from q0 on, and two positions, then two elements of the values. */
 typedef struct attention_task {
-    int local;                 /* the head, in the cache */
-    int first_row, n_rows;     /* of one sequence */
+    int local;             /* the head, in the cache */
+    int first_row, n_rows; /* of one sequence */
     int seq;
-    int n_q;                   /* query heads of the KV head */
-    int queries;               /* that there are: n_rows * n_q */
-    int first;                 /* query of this pass */
-    float *q, *p, *o, *l;      /* shared: [queries of a pass][head_dim], [128], [v_stride], [1] */
-    unsigned char *keys;       /* shared: two stages */
+    int n_q;              /* query heads of the KV head */
+    int queries;          /* that there are: n_rows * n_q */
+    int first;            /* query of this pass */
+    float *q, *p, *o, *l; /* shared: [queries of a pass][head_dim], [128], [v_stride], [1] */
+    unsigned char *keys;  /* shared: two stages */
 } attention_task;
 
 OCT_DEVICE int token_of(const oct_cuda_attention_args &a, int row)
@@ -194,8 +197,8 @@ OCT_DEVICE int seen_by(const oct_cuda_attention_args &a, const attention_task &t
     return n < 0 ? 0 : n < OCT_CUDA_KV_PAGE ? n : OCT_CUDA_KV_PAGE;
 }
 
-/* Begins to copy OCT_CUDA_KEY_DIMS dimensions of a page's keys, from d0 on, to a stage: eight groups of
- * 16 positions, each with a gap behind it, so that four of them are in different banks. */
+/* Begins to copy OCT_CUDA_KEY_DIMS dimensions of a page's keys, from d0 on, to a stage: eight
+ * groups of 16 positions, each with a gap behind it, so that four are in different banks. */
 template <int TYPE>
 OCT_DEVICE void keys_copy(const oct_cuda_kv &kv, const unsigned char *page, int d0, int groups,
                           unsigned char *stage)
@@ -323,8 +326,8 @@ OCT_DEVICE void attention_block(const oct_cuda_attention_args &a, const attentio
                                 int b)
 {
     const int pair = threadIdx.x % 64, q0 = threadIdx.x / 64 * Q;
-    const unsigned char *page = page_at(
-        a.kv, a.layer, page_of(a.kv, t.seq, (int64_t)b * OCT_CUDA_KV_PAGE), t.local);
+    const unsigned char *page =
+        page_at(a.kv, a.layer, page_of(a.kv, t.seq, (int64_t)b * OCT_CUDA_KV_PAGE), t.local);
     const int seen = seen_by(a, t, t.queries - 1, b); /* by the last row: the most */
     float dot[Q][2] = {};
     attention_dots<TYPE, Q>(a.kv, t, page, (seen + OCT_CUDA_KV_LANES - 1) / OCT_CUDA_KV_LANES, dot);
@@ -361,8 +364,8 @@ OCT_DEVICE void attention_pass(const oct_cuda_attention_args &a, const attention
     const head_place at = place_of(a.heads, P, a.heads.first_head + t.local);
     for (int i = threadIdx.x; i < room * P; i += blockDim.x) {
         const int query = t.first + (i / P < n ? i / P : 0);
-        OCT_PUT(t.q + i, a.qkv[(t.first_row + query / t.n_q) * cols + at.q + query % t.n_q * P +
-                               i % P]);
+        OCT_PUT(t.q + i,
+                a.qkv[(t.first_row + query / t.n_q) * cols + at.q + query % t.n_q * P + i % P]);
     }
     for (int i = threadIdx.x; i < room * stride; i += blockDim.x)
         OCT_PUT(t.o + i, 0.0f);
@@ -388,8 +391,8 @@ OCT_DEVICE void attention_pass(const oct_cuda_attention_args &a, const attention
     OCT_BARRIER();
 }
 
-/* A few rows and a KV head: rows of one sequence after the other, as many queries at once as there is
- * room for. In parts: one block of positions, blockIdx.z. */
+/* A few rows and a KV head: rows of one sequence after the other, as many queries at once as there
+ * is room for. In parts: one block of positions, blockIdx.z. */
 template <int TYPE, int Q> OCT_DEVICE void attention_rows(const oct_cuda_attention_args &a)
 {
     const int tile = a.sums ? 1 : OCT_CUDA_ROW_TILE;
@@ -421,18 +424,18 @@ template <int TYPE, int Q> OCT_DEVICE void attention_rows(const oct_cuda_attenti
     }
 }
 
-#define ATTENTION_ENTRY(rows, q, blocks)                    \
-    OCT_ENTRY(attention_##rows, attention, 256, blocks)     \
-    {                                                       \
-        if (a.kv.type == OCT_KV_F16)                        \
-            attention_rows<OCT_KV_F16, q>(a);               \
-        else if (a.kv.type == OCT_KV_BF16)                  \
-            attention_rows<OCT_KV_BF16, q>(a);              \
-        else                                                \
-            attention_rows<OCT_KV_F32, q>(a);               \
+#define ATTENTION_ENTRY(q, blocks)                   \
+    OCT_ENTRY(attention_##q, attention, 256, blocks) \
+    {                                                \
+        if (a.kv.type == OCT_KV_F16)                 \
+            attention_rows<OCT_KV_F16, q>(a);        \
+        else if (a.kv.type == OCT_KV_BF16)           \
+            attention_rows<OCT_KV_BF16, q>(a);       \
+        else                                         \
+            attention_rows<OCT_KV_F32, q>(a);        \
     }
-ATTENTION_ENTRY(1, 2, 3)
-ATTENTION_ENTRY(4, 6, 2)
+ATTENTION_ENTRY(2, 3)
+ATTENTION_ENTRY(6, 2)
 
 /* A block for each row and query head. */
 OCT_ENTRY(attention_fold, attention, 128, 8)

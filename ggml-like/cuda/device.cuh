@@ -1,9 +1,10 @@
 /* device.cuh: what kernels ask of the machine, in one place: roundings that are never fused, shared
- * memory, barriers, warps, integer products. tests/ compiles the same kernels for the host and gives
- * these names other bodies (OCT_CUDA_EMULATED), which watch what the hardware would not.
+ * memory, barriers, warps, integer products. tests/ compiles the same kernels for the host and
+ * gives these names other bodies (OCT_CUDA_EMULATED), which watch what the hardware would not.
  *
- * Sums of floats are made of oct_fma, oct_mul, oct_add, oct_sub and oct_div only, each rounded once.
- * Shared memory is reached by OCT_GET and OCT_PUT only, one naturally aligned number or vector. */
+ * Sums of floats are made of oct_fma, oct_mul, oct_add, oct_sub and oct_div only, each rounded
+ * once. Shared memory is reached by OCT_GET and OCT_PUT only, one naturally aligned number or
+ * vector. */
 #ifndef OCT_DEVICE_CUH
 #define OCT_DEVICE_CUH
 
@@ -84,7 +85,8 @@ OCT_DEVICE float oct_float_of_half(uint32_t h) /* the low 16 bits; exact */
 #define OCT_BARRIER() __syncthreads()
 #define OCT_IN_ORDER() asm volatile("" ::: "memory") /* for the compiler alone */
 
-/* 16 bytes from global to shared memory, zeros if not ok; there after OCT_COPIES_WAIT and a barrier. */
+/* 16 bytes from global to shared memory, zeros if not ok; there after OCT_COPIES_WAIT and a
+ * barrier. */
 #if __CUDA_ARCH__ >= 800
 #define OCT_COPY16(to, from, ok) oct_copy16(to, from, ok)
 OCT_DEVICE void oct_copy16(void *to, const void *from, bool ok)
@@ -145,7 +147,8 @@ OCT_DEVICE int32_t oct_dot4(uint32_t w, uint32_t x, int32_t c)
 #if __CUDA_ARCH__ >= 800
 OCT_DEVICE void oct_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -183,7 +186,7 @@ OCT_DEVICE float oct_float_of_bf16(uint32_t b) /* the low 16 bits */
     return oct_of_bits(b << 16);
 }
 
-/* Lane j + half is added to lane j, 16 -> 1, within each half of the warp; lanes 0 and 16 have it. */
+/* Lane j + half is added to lane j, 16 -> 1, in each half of the warp; lanes 0 and 16 have it. */
 #define OCT_FOLD_16(v)                                \
     do {                                              \
         (v) = oct_add((v), OCT_SHUFFLE_DOWN((v), 8)); \

@@ -1,19 +1,21 @@
-/* gemm.cuh: products of many rows, on int8 tensor cores. Both digits of the activations meet the weights
- * in one pass: two sums of int32 for each output, until the block of activations ends; then the chain
- * of floats.
+/* gemm.cuh: products of many rows, on int8 tensor cores. Both digits of the activations meet the
+ * weights in one pass: two sums of int32 for each output, until the block of activations ends; then
+ * the chain of floats.
  *
- * A block of threads has three panels and 64 rows, a warp one of the panels and 16 rows. Weights are
- * the first operand (16 channels x 32 inputs), activations the second (32 inputs x 8 rows). Which
- * channel a row of the first is, and which input a column, is ours to choose, as long as both operands
- * agree: so that lanes load 16 bytes, and words of memory are registers of fragments:
- *   a lane (g = lane / 4, t = lane % 4) loads channels 4 g .. 4 g + 3 of a quad; the first two are rows g
- *   and g + 8 of one fragment, the others of a second one. Its quads of a stage (16) are 4 t .. 4 t + 3:
- *   two for each product. An activation row's 16 bytes at input 16 t of the stage are the same quads.
- * So a lane ends with channels 4 g .. 4 g + 3, and 32 above them (gate and up), of rows 2 t and 2 t + 1
- * of each eight.
+ * A block of threads has three panels and 64 rows, a warp one of the panels and 16 rows. Weights
+ * are the first operand (16 channels x 32 inputs), activations the second (32 inputs x 8 rows).
+ * Which channel a row of the first is, and which input a column, is ours to choose, as long as both
+ * operands agree: so that lanes load 16 bytes, and words of memory are registers of fragments:
+ *   a lane (g = lane / 4, t = lane % 4) loads channels 4 g .. 4 g + 3 of a quad; the first two are
+ *   rows g and g + 8 of one fragment, the others of a second one. Its quads of a stage (16) are
+ *   4 t .. 4 t + 3: two for each product. An activation row's 16 bytes at input 16 t of the
+ *   stage are the same quads.
+ * So a lane ends with channels 4 g .. 4 g + 3, and 32 above them (gate and up), of rows
+ * 2 t and 2 t + 1 of each eight.
  *
- * Stages of 64 inputs are copied ahead in shared memory: weights as they are in the panel, but with the
- * 16-byte pieces of a quad exchanged so that the four lanes t meet different banks; then the digits. */
+ * Stages of 64 inputs are copied ahead in shared memory: weights as they are in the panel, but with
+ * the 16-byte pieces of a quad exchanged so that the four lanes t meet different banks; then the
+ * digits. */
 #include "gemv.cuh"
 
 enum {
@@ -54,8 +56,8 @@ OCT_DEVICE int gemm_first_group(const oct_cuda_linear_args &a)
  * rows. It moves on by itself, so that no stage computes an address anew. */
 typedef struct gemm_pieces {
     const uint8_t *w;
-    uint32_t w_to;               /* in the stage */
-    int quads;                   /* of the group, from this piece's on; none of a panel beyond the last */
+    uint32_t w_to; /* in the stage */
+    int quads;     /* of the group, from this piece's on; none of a panel beyond the last */
     uint32_t x[GEMM_ROW_COPIES]; /* 16 bytes each, from the digits: 32 bits are enough */
     gemm_place at;
 } gemm_pieces;
@@ -86,7 +88,8 @@ OCT_DEVICE void gemm_copy(const oct_cuda_linear_args &a, gemm_pieces *p, unsigne
 {
     if (p->at.group < a.unit_groups) {
         OCT_UNROLL
-        for (int k = 0; k < 2; k++) { /* what changes places is the same eight quads on, but for bit 6 */
+        for (int k = 0; k < 2;
+             k++) { /* what changes places is the same eight quads on, but for bit 6 */
             const bool ok = p->at.quad + 8 * k < p->quads;
             OCT_COPY16(stage + (p->w_to ^ 64 * k) + 2048 * k, ok ? p->w + 2048 * k : a.weights, ok);
         }
@@ -100,7 +103,8 @@ OCT_DEVICE void gemm_copy(const oct_cuda_linear_args &a, gemm_pieces *p, unsigne
         }
         p->w += GEMM_PANEL_BYTES;
         if (gemm_advance(a, &p->at)) /* the stages of a group may be longer than it is */
-            p->w -= (a.group_quads + GEMM_QUADS - 1) / GEMM_QUADS * GEMM_PANEL_BYTES - a.group_bytes;
+            p->w -=
+                (a.group_quads + GEMM_QUADS - 1) / GEMM_QUADS * GEMM_PANEL_BYTES - a.group_bytes;
     }
     OCT_COPIES_COMMIT();
 }
@@ -189,8 +193,8 @@ OCT_DEVICE void gemm_put(float *to, int left, const float *v)
             to[i] = v[i];
 }
 
-/* A group ends: y = fma(t, scale, y). y is where it is to be in the end: each element has one thread.
- * GELU: there is one group, and half as many columns. */
+/* A group ends: y = fma(t, scale, y). y is where it is to be in the end: each element has one
+ * thread. GELU: there is one group, and half as many columns. */
 template <bool GELU>
 OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, int row0, int panel, int group,
                                float (*t)[2][4])
@@ -203,10 +207,9 @@ OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, int row0, int pane
     const int left = unit_out - panel * width - channel;
     float *y = a.y + (a.split_in ? blockIdx.z * a.part_stride : slice * unit_out) + panel * width +
                channel;
-    const uint16_t *scale =
-        (const uint16_t *)(a.scales + tile.expert * a.scale_expert_stride +
-                           slice * a.scale_slice_stride) +
-        (panel * a.unit_groups + group) * 64 + channel;
+    const uint16_t *scale = (const uint16_t *)(a.scales + tile.expert * a.scale_expert_stride +
+                                               slice * a.scale_slice_stride) +
+                            (panel * a.unit_groups + group) * 64 + channel;
     if (panel >= a.n_panels)
         return;
     OCT_UNROLL
@@ -220,9 +223,9 @@ OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, int row0, int pane
         OCT_UNROLL
         for (int k = 0; k < 8; k++) { /* channel k % 4 of half k / 4 */
             const bool again = !GELU && group > 0 && k / 4 * 32 + k % 4 < left;
-            v[k / 4][k % 4] = oct_fma(t[k / 2][n][k % 2 * 2 + j],
-                                      oct_float_of_bf16(scale[k / 4 * 32 + k % 4]),
-                                      again ? to[k / 4 * 32 + k % 4] : 0.0f);
+            v[k / 4][k % 4] =
+                oct_fma(t[k / 2][n][k % 2 * 2 + j], oct_float_of_bf16(scale[k / 4 * 32 + k % 4]),
+                        again ? to[k / 4 * 32 + k % 4] : 0.0f);
         }
         if (GELU) {
             OCT_UNROLL

@@ -1,8 +1,8 @@
-/* gemv.cuh: products of few rows. Weights are read once, straight from the packed panels: a panel (or
- * its share of an expert's tile) is a block's, and its warps divide the inputs among themselves. That
- * is allowed because sums of a block of activations are integers: warps add theirs in shared
- * memory, in whatever order. What follows, the chain over blocks and groups, is one thread's for each
- * channel and row.
+/* gemv.cuh: products of few rows. Weights are read once, straight from the packed panels: a panel
+ * (or its share of an expert's tile) is a block's, and its warps divide the inputs among
+ * themselves. That is allowed because sums of a block of activations are integers: warps add theirs
+ * in shared memory, in whatever order. What follows, the chain over blocks and groups, is one
+ * thread's for each channel and row.
  *
  * A lane has four channels, half a warp a quad of 64; a load is 16 bytes, eight are under way. */
 #ifndef OCT_GEMV_CUH
@@ -10,8 +10,11 @@
 
 #include "device.cuh"
 
-enum { GEMV_WARPS = 8, GEMV_CHUNK = 32 /* quads that a warp takes at once */ };
+enum { GEMV_CHUNK = 32 /* quads that a warp takes at once */ };
 
+/* Threads of a block; of which each has so many chains. */
+#define GEMV_THREADS(R) ((R) == 8 ? OCT_CUDA_GEMV_8_THREADS : 256)
+#define GEMV_CHAINS(R) (((R)*64 + GEMV_THREADS(R) - 1) / GEMV_THREADS(R))
 
 /* The rows of a tile; those beyond it are the last again. */
 OCT_DEVICE oct_cuda_tile tile_of(const oct_cuda_linear_args &a, int64_t i)
@@ -71,8 +74,7 @@ OCT_DEVICE void gemv_step(const uint8_t *w, int q, int n, const unsigned char *d
 }
 
 /* Adds a warp's sums to those of the block: sums [R][64] in shared memory. */
-template <int R, int DIGITS>
-OCT_DEVICE void gemv_flush(int32_t (*acc)[DIGITS][4], int32_t *sums)
+template <int R, int DIGITS> OCT_DEVICE void gemv_flush(int32_t (*acc)[DIGITS][4], int32_t *sums)
 {
     int lane = threadIdx.x % 32;
     OCT_UNROLL
@@ -100,7 +102,8 @@ OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, i
     const int block_quads = (int)l.block / OCT_QUAD, each = block_quads / GEMV_CHUNK;
     const int group_blocks = (int)l.group_blocks, group_quads = (int)a.group_quads;
     const uint32_t plane = (uint32_t)(l.n_groups * l.group_pad);
-    const int share = (n * each + GEMV_WARPS - 1) / GEMV_WARPS;
+    const int warps = GEMV_THREADS(R) / 32;
+    const int share = (n * each + warps - 1) / warps;
     const int lane = threadIdx.x % 32, c0 = threadIdx.x / 32 * share;
     const int c1 = c0 + share < n * each ? c0 + share : n * each;
     int32_t acc[R][DIGITS][4] = {};
@@ -111,10 +114,10 @@ OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, i
         const uint8_t *w = panel + g * a.group_bytes + (uint32_t)q0 * 256 + lane % 16 * 16;
         const unsigned char *digits =
             a.x + l.digits_at + (first_group + g) * l.group_pad + q0 * OCT_QUAD;
-        OCT_UNROLL_BY((R < 8 ? 2 : 1))
+        OCT_UNROLL_BY(2)
         for (int i = 0; i < GEMV_CHUNK; i += 8)
-            gemv_step<R, DIGITS>(w, c % each * GEMV_CHUNK + i + lane / 16 * 4, left, digits, x, plane,
-                                 acc);
+            gemv_step<R, DIGITS>(w, c % each * GEMV_CHUNK + i + lane / 16 * 4, left, digits, x,
+                                 plane, acc);
         if (c + 1 == c1 || (c + 1) % each == 0)
             gemv_flush<R, DIGITS>(acc, sums + c / each * R * 64);
     }
@@ -123,14 +126,15 @@ OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, i
 /* The chains of a thread's channels and rows over the items whose sums are there. */
 template <int R>
 OCT_DEVICE void gemv_chain(const oct_cuda_linear_args &a, const uint16_t *scales, int first_group,
-                           int item0, int n, const oct_cuda_tile &tile, const int32_t *sums,
-                           float *t, float *y)
+                           int item0, int n, const int32_t *sums, float *t, float *y)
 {
     const oct_act_layout &l = a.act;
     const int group_blocks = (int)l.group_blocks;
+    OCT_IN_ORDER(); /* so that nothing for this is kept in registers all the time */
+    const oct_cuda_tile tile = tile_of(a, blockIdx.x);
     OCT_UNROLL
-    for (int k = 0; k < (R + 3) / 4; k++) {
-        const int i = threadIdx.x + k * 256, channel = i % 64;
+    for (int k = 0; k < GEMV_CHAINS(R); k++) {
+        const int i = threadIdx.x + k * GEMV_THREADS(R), channel = i % 64;
         if (i >= R * 64)
             return;
         const unsigned char *row = at_row(a, row_of(a, tile, i / 64));
@@ -158,56 +162,57 @@ template <int R, int DIGITS> OCT_DEVICE void gemv(const oct_cuda_linear_args &a)
     const int items = (int)(a.unit_groups * a.act.group_blocks);
     const int room = items < OCT_CUDA_GEMV_ITEMS ? items : OCT_CUDA_GEMV_ITEMS;
     const int first_group = (int)(a.split_in ? slice * a.unit_groups : 0);
-    const uint8_t *weights = a.weights + tile.expert * a.expert_stride + slice * a.slice_stride +
-                             panel * a.panel_bytes;
-    const uint16_t *scales =
-        (const uint16_t *)(a.scales + tile.expert * a.scale_expert_stride +
-                           slice * a.scale_slice_stride) +
-        panel * a.unit_groups * 64;
+    const uint8_t *weights =
+        a.weights + tile.expert * a.expert_stride + slice * a.slice_stride + panel * a.panel_bytes;
+    const uint16_t *scales = (const uint16_t *)(a.scales + tile.expert * a.scale_expert_stride +
+                                                slice * a.scale_slice_stride) +
+                             panel * a.unit_groups * 64;
     int32_t *sums = (int32_t *)OCT_SHARED;
     float *out = (float *)(sums + room * R * 64); /* [R][64] */
     uint32_t x[R];
-    float t[(R + 3) / 4] = {}, y[(R + 3) / 4] = {};
+    float t[GEMV_CHAINS(R)] = {}, y[GEMV_CHAINS(R)] = {};
     OCT_UNROLL
     for (int r = 0; r < R; r++)
         x[r] = row_of(a, tile, r);
     for (int item = 0; item < items; item += room) {
         const int n = items - item < room ? items - item : room;
-        for (int i = threadIdx.x; i < n * R * 64; i += 256)
+        for (int i = threadIdx.x; i < n * R * 64; i += GEMV_THREADS(R))
             OCT_PUT(sums + i, 0);
         OCT_BARRIER();
         gemv_sums<R, DIGITS>(a, weights, first_group, item, n, x, sums);
         OCT_BARRIER();
-        gemv_chain<R>(a, scales, first_group, item, n, tile, sums, t, y);
+        gemv_chain<R>(a, scales, first_group, item, n, sums, t, y);
         if (item + n < items)
             OCT_BARRIER();
     }
     OCT_UNROLL
-    for (int k = 0; k < (R + 3) / 4; k++)
-        if (threadIdx.x + k * 256 < R * 64)
-            OCT_PUT(out + threadIdx.x + k * 256, y[k]);
+    for (int k = 0; k < GEMV_CHAINS(R); k++)
+        if (threadIdx.x + k * GEMV_THREADS(R) < R * 64)
+            OCT_PUT(out + threadIdx.x + k * GEMV_THREADS(R), y[k]);
     OCT_BARRIER();
+    OCT_IN_ORDER();
+    const oct_cuda_tile rows = tile_of(a, blockIdx.x);
     const int width = a.gelu ? 32 : 64;
     const int64_t unit_out = a.gelu ? a.unit_out / 2 : a.unit_out;
     float *to = a.y + (a.split_in ? blockIdx.z * a.part_stride : slice * unit_out) + panel * width;
-    for (int i = threadIdx.x; i < tile.n * width; i += 256) {
+    for (int i = threadIdx.x; i < rows.n * width; i += GEMV_THREADS(R)) {
         const int r = i / width, channel = i % width;
         if (panel * width + channel >= unit_out)
             continue;
         float v = OCT_GET(out + r * 64 + channel);
         if (a.gelu)
             v = oct_mul(math_gelu(v), OCT_GET(out + r * 64 + 32 + channel));
-        to[(a.y_row ? a.y_row[tile.first + r] : tile.first + r) * a.y_cols + channel] = v;
+        to[(a.y_row ? a.y_row[rows.first + r] : rows.first + r) * a.y_cols + channel] = v;
     }
 }
 
-#define GEMV_ENTRY(rows, blocks)                  \
-    OCT_ENTRY(gemv_##rows, linear, 256, blocks)   \
-    {                                             \
-        if (a.act.digits == 2)                    \
-            gemv<rows, 2>(a);                     \
-        else                                      \
-            gemv<rows, 1>(a);                     \
+#define GEMV_ENTRY(rows, blocks)                               \
+    OCT_ENTRY(gemv_##rows, linear, GEMV_THREADS(rows), blocks) \
+    {                                                          \
+        if (a.act.digits == 2)                                 \
+            gemv<rows, 2>(a);                                  \
+        else                                                   \
+            gemv<rows, 1>(a);                                  \
     }
 GEMV_ENTRY(1, 4)
 GEMV_ENTRY(2, 3)

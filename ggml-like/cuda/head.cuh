@@ -1,11 +1,12 @@
 /* head.cuh: the tied head, bf16 rows of the vocabulary against rows of f32. */
 #include "device.cuh"
 
-/* Two threads have a row of the vocabulary, each eight of the sixteen lanes of its sum: 16 bytes are eight
- * neighbours, one for each of them. Four loads are under way, the line of 128 bytes that both threads
- * use up. */
+/* Two threads have a row of the vocabulary, each eight of the sixteen lanes of its sum: 16 bytes
+ * are eight neighbours, one for each of them. Where registers allow it four loads are under way,
+ * the line of 128 bytes that both threads use up. */
 template <int R> OCT_DEVICE void head(const oct_cuda_head_args &a)
 {
+    const int loads = R > 1 ? 2 : 4;
     const int half = threadIdx.x % 2;
     const int64_t v = a.first + (int64_t)blockIdx.x * 128 + threadIdx.x / 2;
     const int64_t r0 = (int64_t)blockIdx.y * R;
@@ -20,13 +21,13 @@ template <int R> OCT_DEVICE void head(const oct_cuda_head_args &a)
         row[r] = r0 + r < a.n_rows ? (uint32_t)(r * a.cols) : 0;
     int64_t i = 8 * half;
     const bool aligned = a.cols % 8 == 0;
-    for (; aligned && i - 8 * half + 64 <= a.cols; i += 64) {
-        uint4 u[4];
+    for (; aligned && i - 8 * half + 16 * loads <= a.cols; i += 16 * loads) {
+        uint4 u[loads];
         OCT_UNROLL
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < loads; k++)
             u[k] = oct_stream16(w + i + 16 * k);
         OCT_UNROLL
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < loads; k++) {
             const uint32_t pair[4] = {u[k].x, u[k].y, u[k].z, u[k].w};
             OCT_UNROLL
             for (int r = 0; r < R; r++) {

@@ -1,11 +1,11 @@
-/* kernels_cuda.h: what the host and the kernels on a CUDA device agree about. Read by C, by nvcc and
- * by the emulation in tests/.
+/* kernels_cuda.h: what the host and the kernels on a CUDA device agree about. Read by C, by nvcc
+ * and by the emulation in tests/.
  *
  * Every kernel is an extern "C" __global__ function of one parameter, a struct of arguments by
- * value; pointers in it are the device's. For each kind of arguments a pure function oct_cuda_X_launch
- * tells which entry (a width or a type of cache is an entry of its own), grid, block and shared
- * memory. Whatever is computed has the bits of the CPU's rows: the order of sums is that of
- * kernels.h and weight.h. Several kernels make a node of graph.h:
+ * value; pointers in it are the device's. For each kind of arguments a pure function
+ * oct_cuda_X_launch tells which entry (a width or a type of cache is an entry of its own), grid,
+ * block and shared memory. Whatever is computed has the bits of the CPU's rows: the order of sums
+ * is that of kernels.h and weight.h. Several kernels make a node of graph.h:
  *
  *   EMBED       embed
  *   NORM        norm
@@ -19,8 +19,8 @@
  *   SELECT      select
  *   HEAD        head
  *
- * (FOLD_RANKS and GATHER_LOGITS are the host's.) Kernels allocate nothing and keep no state. A launch
- * with no rows must not be made. Numbers of rows are at most 2^20. */
+ * (FOLD_RANKS and GATHER_LOGITS are the host's.) Kernels allocate nothing and keep no state. A
+ * launch with no rows must not be made. Numbers of rows are at most 2^20. */
 #ifndef OCT_KERNELS_CUDA_H
 #define OCT_KERNELS_CUDA_H
 
@@ -45,13 +45,13 @@
     ENTRY(gemv_1, linear, 256, 4)            \
     ENTRY(gemv_2, linear, 256, 3)            \
     ENTRY(gemv_4, linear, 256, 2)            \
-    ENTRY(gemv_8, linear, 256, 2)            \
+    ENTRY(gemv_8, linear, 192, 2)            \
     ENTRY(gemm, linear, 384, 1)              \
     ENTRY(fold, fold, 256, 4)                \
     ENTRY(kv_copy, kv_copy, 256, 4)          \
-    ENTRY(rope, rope, 128, 8)                \
-    ENTRY(attention_1, attention, 256, 3)    \
-    ENTRY(attention_4, attention, 256, 2)    \
+    ENTRY(rope, rope, 128, 4)                \
+    ENTRY(attention_2, attention, 256, 3)    \
+    ENTRY(attention_6, attention, 256, 2)    \
     ENTRY(attention_fold, attention, 128, 8) \
     ENTRY(route, route, 256, 4)              \
     ENTRY(sort, sort, 1024, 1)               \
@@ -73,8 +73,9 @@ typedef struct oct_cuda_launch {
     uint32_t shared;         /* bytes of dynamic shared memory */
 } oct_cuda_launch;
 
-/* Shared memory that a launch may need on a device of this compute capability (major * 10 + minor). */
-enum { OCT_CUDA_SHARED_75 = 64 * 1024, OCT_CUDA_SHARED_86 = 99 * 1024 };
+/* Shared memory of a block at most on the smallest devices, those of 7.5. Keys of wide heads in f32
+ * are what may need more. */
+enum { OCT_CUDA_SHARED_75 = 64 * 1024 };
 
 /* ---- arguments ---- */
 
@@ -92,9 +93,10 @@ typedef struct oct_cuda_embed_args {
 
 /* y[r] = rms_norm(x[r]) * gamma, or y[r] += that. x is given in one of three forms:
  *   n_parts = 1, n_slots = 0   x[r][n]
- *   n_parts > 1, n_slots = 0   slices that are folded: part s of row r is at x + s * part_stride + r * n
- *   n_slots > 0                sums of slots, as combine: slot k of row r is row r * n_slots + k, itself
- *                              n_parts slices */
+ *   n_parts > 1, n_slots = 0   slices that are folded: part s of row r begins at
+ *                              x + s * part_stride + r * n
+ *   n_slots > 0                sums of slots, as combine: slot k of row r is row
+ *                              r * n_slots + k, itself n_parts slices */
 typedef struct oct_cuda_norm_args {
     const float *x, *gamma; /* gamma[n] */
     float *y;               /* [n_rows][n]; may be x */
@@ -108,8 +110,8 @@ typedef struct oct_cuda_norm_args {
 } oct_cuda_norm_args;
 
 /* Rounds rows for a matrix: row r becomes a row of act, at to + r * act.bytes, in the layout of the
- * avx512 row: scales; sums of the digits; digits hi, then lo. n_used > 0: only the rows that sort put
- * there, of which there are *n_used. */
+ * avx512 row: scales; sums of the digits; digits hi, then lo. n_used > 0: only the rows that sort
+ * put there, of which there are *n_used. */
 typedef struct oct_cuda_quantise_args {
     const float *x; /* [n_rows][act.n_in] */
     unsigned char *to;
@@ -124,8 +126,8 @@ typedef struct oct_cuda_tile {
 } oct_cuda_tile;
 
 /* Panels times rows. Unit (expert, slice): weights + expert * expert_stride + slice * slice_stride,
- * scales likewise, bytes. The caller may bias the pointers, so that a rank needs to have only what is its
- * own. Row i of the product (0 .. n_rows - 1, or those of the tiles) reads activation row
+ * scales likewise, bytes. The caller may bias the pointers, so that a rank needs to have only what
+ * is its own. Row i of the product (0 .. n_rows - 1, or those of the tiles) reads activation row
  * x_row[i] (NULL: i) and writes output row y_row[i] (NULL: i).
  *   outputs split   slice s writes columns s * unit_out .. of y
  *   inputs split    slice s writes y + (s - first_slice) * part_stride: parts, to be folded
@@ -153,7 +155,8 @@ typedef struct oct_cuda_linear_args {
 } oct_cuda_linear_args;
 
 /* out[r] = the n_parts slices of row r, folded as the tree of kernels.h. n_used > 0: row r is slot
- * r % n_used of routes row r / n_used; where its expert is outside [first_expert, end_expert), zeros. */
+ * r % n_used of routes row r / n_used; where its expert is outside [first_expert, end_expert),
+ * zeros. */
 typedef struct oct_cuda_fold_args {
     const float *parts;
     float *out; /* may be parts */
@@ -227,8 +230,8 @@ typedef struct oct_cuda_route_args {
     int32_t n_experts, n_used;
 } oct_cuda_route_args;
 
-/* Sorts slots (row * n_used + k) by expert, stable, those of first_expert .. end_expert - 1 only, and
- * makes tiles of them. */
+/* Sorts slots (row * n_used + k) by expert, stable, those of first_expert .. end_expert - 1 only,
+ * and makes tiles of them. */
 typedef struct oct_cuda_sort_args {
     const unsigned char *routes; /* NULL: a dense model, all go to expert 0 */
     int64_t route_bytes, n_rows;
@@ -269,14 +272,15 @@ typedef struct oct_cuda_head_args {
 /* ---- sizes and launches ---- */
 
 enum {
-    OCT_CUDA_GEMV_ROWS = 8,   /* of a tile, at most */
-    OCT_CUDA_GEMM_ROWS = 64,  /* of a tile, always */
-    OCT_CUDA_GEMM_PANELS = 3, /* of a block */
+    OCT_CUDA_GEMV_ROWS = 8,        /* of a tile, at most */
+    OCT_CUDA_GEMV_8_THREADS = 192, /* of a block of gemv_8, whose threads need registers */
+    OCT_CUDA_GEMM_ROWS = 64,       /* of a tile, always */
+    OCT_CUDA_GEMM_PANELS = 3,      /* of a block */
     OCT_CUDA_GEMM_STAGES = 3,
     OCT_CUDA_GEMM_QUADS = 16, /* of a stage */
     OCT_CUDA_GEMV_ITEMS = 16, /* blocks of activations whose sums are in shared memory */
     OCT_CUDA_ROW_TILE = 4,    /* rows that share keys and values, where attention is whole */
-    OCT_CUDA_KEY_DIMS = 32,   /* of keys in shared memory, twice */
+    OCT_CUDA_KEY_DIMS = 16,   /* of keys in shared memory, twice */
     OCT_CUDA_QUERY_GROUPS = 4,
     OCT_CUDA_KV_PAGE = 128,    /* OCT_KV_PAGE, OCT_ATTN_BLOCK */
     OCT_CUDA_KV_LANES = 16,    /* OCT_KV_LANES */
@@ -293,9 +297,9 @@ OCT_CUDA_PURE int64_t oct_cuda_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The tile_rows of a product, for launches whose rows are in tiles those of sort: n_rows rows, slots
- * in all of n_experts, of which no expert gets more than most. mixed: gelu of units with several
- * groups, which gemm cannot. */
+/* The tile_rows of a product, for launches whose rows are in tiles those of sort: n_rows rows,
+ * slots in all of n_experts, of which no expert gets more than most. mixed: gelu of units with
+ * several groups, which gemm cannot. */
 static inline int32_t oct_cuda_tile_rows(int64_t n_rows, int64_t n_experts, int64_t most, int mixed)
 {
     if (n_rows > OCT_CUDA_GEMV_ROWS * n_experts && !mixed)
@@ -364,7 +368,8 @@ static inline oct_cuda_launch oct_cuda_linear_launch(const oct_cuda_linear_args 
                               : rows == 4 ? OCT_CUDA_gemv_4
                               : rows == 2 ? OCT_CUDA_gemv_2
                                           : OCT_CUDA_gemv_1,
-                              tiles, a->n_panels, slices, 256, items * rows * 256 + rows * 256);
+                              tiles, a->n_panels, slices, rows == 8 ? OCT_CUDA_GEMV_8_THREADS : 256,
+                              items * rows * 256 + rows * 256);
 }
 
 static inline oct_cuda_launch oct_cuda_fold_launch(const oct_cuda_fold_args *a)
@@ -391,12 +396,12 @@ static inline oct_cuda_launch oct_cuda_attention_launch(const oct_cuda_attention
         return oct_cuda_launch_of(OCT_CUDA_attention_fold, a->n_rows, heads * n_q, 1, 128, 0);
     int64_t rows = a->sums ? 1 : OCT_CUDA_ROW_TILE;
     rows = oct_cuda_min(rows, a->n_rows);
-    int64_t queries = rows * n_q, each = queries > 2 * OCT_CUDA_QUERY_GROUPS ? 6 : 2;
+    int64_t queries = rows * n_q, each = queries > 2 ? 6 : 2; /* of a thread */
     int64_t groups = oct_cuda_min(oct_cuda_div_up(queries, each), OCT_CUDA_QUERY_GROUPS);
     /* queries, weights, sums; keys twice, each group of 16 positions a little apart */
     int64_t floats = groups * each * (a->kv.head_dim + OCT_CUDA_KV_PAGE + a->kv.v_stride + 1);
     int64_t keys = (OCT_CUDA_KEY_DIMS + 1) * OCT_CUDA_KV_PAGE * a->kv.elem_bytes;
-    return oct_cuda_launch_of(each == 6 ? OCT_CUDA_attention_4 : OCT_CUDA_attention_1,
+    return oct_cuda_launch_of(each == 6 ? OCT_CUDA_attention_6 : OCT_CUDA_attention_2,
                               oct_cuda_div_up(a->n_rows, rows), heads, a->sums ? a->max_blocks : 1,
                               64 * groups, (floats + 15) / 4 * 16 + 2 * keys);
 }

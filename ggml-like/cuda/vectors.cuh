@@ -1,4 +1,5 @@
-/* vectors.cuh: kernels that go through rows of numbers: embed, norm, fold, combine, select, quantise. */
+/* vectors.cuh: kernels that go through rows of numbers: embed, norm, fold, combine, select,
+ * quantise. */
 #include "device.cuh"
 
 /* A block for each row. */
@@ -50,9 +51,8 @@ OCT_ENTRY(combine, combine, 256, 4)
 {
     int64_t r = blockIdx.y, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < a.n)
-        a.out[r * a.n + i] =
-            slots_sum(a.slots, a.part_stride, a.n_parts, a.n,
-                      route_of(a.routes, a.route_bytes, r), a.n_used, r, i);
+        a.out[r * a.n + i] = slots_sum(a.slots, a.part_stride, a.n_parts, a.n,
+                                       route_of(a.routes, a.route_bytes, r), a.n_used, r, i);
 }
 
 OCT_ENTRY(select, select, 256, 4)
@@ -64,8 +64,8 @@ OCT_ENTRY(select, select, 256, 4)
 
 /* ---- norm ---- */
 
-/* A block for each row, which it keeps in shared memory. The sum of squares is sixteen chains, so one
- * half of a warp forms it: n / 16 dependent steps, about a microsecond for 6144. */
+/* A block for each row, which it keeps in shared memory. The sum of squares is sixteen chains, so
+ * one half of a warp forms it: n / 16 dependent steps, about a microsecond for 6144. */
 OCT_ENTRY(norm, norm, 512, 2)
 {
     float *row = (float *)OCT_SHARED, *root = row; /* root: row[0], the row begins at row + 4 */
@@ -99,8 +99,8 @@ OCT_ENTRY(norm, norm, 512, 2)
 
 /* ---- activations ---- */
 
-/* A warp for each block of activations: 512 are four times four for each lane, so that a lane has whole
- * words of digits. */
+/* A warp for each block of activations: 512 are four times four for each lane, so that a lane has
+ * whole words of digits. */
 OCT_ENTRY(quantise, quantise, 128, 8)
 {
     const oct_act_layout &l = a.act;
