@@ -26,7 +26,8 @@ done
 for c in $commands; do
     page="$share/man/man1/octet-$c.1"
     "$octet" man "$c" | cmp -s - "$page" || fail "octet man $c is not $page"
-    options=$("$octet" "$c" --help | grep -oE '^  (-[a-zA-Z], |    )--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+')
+    options=$("$octet" "$c" --help | awk '/^options:/ { on = 1 } /^$/ { on = 0 } on' |
+        grep -oE '^  (-[a-zA-Z], |    )--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+')
     for option in $options; do
         grep -qF "Fl \\-${option#--}" "$page" || fail "$c: $option is not in the manual"
         for shell in bash-completion/completions/octet zsh/site-functions/_octet; do
