@@ -27,19 +27,19 @@ struct oct_comm {
     oct_status (*fold)(oct_comm *c, float *x, int64_t n, oct_error *err);
     /* data[bytes] of rank 0 reaches all. The others may wait for long, without burning a core. */
     oct_status (*broadcast)(oct_comm *c, void *data, size_t bytes, oct_error *err);
-    /* The same of as many bytes as rank 0 says: the others give *bytes as the room they have, and
-     * are told how many came. */
-    oct_status (*announce)(oct_comm *c, void *data, size_t *bytes, oct_error *err);
     /* all[size * bytes] = mine[bytes] of every rank, in rank order. */
     oct_status (*gather)(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err);
-    /* The same, but only rank 0 receives: all is NULL on the others, and so may mine be on rank 0,
-     * whose part of all is then left alone. */
-    oct_status (*collect)(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err);
     /* If the communicator is broken, the job ends here on all ranks. */
     void (*free)(oct_comm *c);
     /* The ranks cannot go on together. Set by an operation that failed, or by the user. */
     bool broken;
-    bool shared_memory;   /* folds go through memory of this host, not by messages; constant */
+    bool shared_memory; /* folds go through memory of this host, not by messages; constant */
+    /* As broadcast, of as many bytes as rank 0 says: the others give *bytes as the room they have,
+     * and are told how many came. */
+    oct_status (*announce)(oct_comm *c, void *data, size_t *bytes, oct_error *err);
+    /* As gather, but only rank 0 receives: all is NULL on the others, and so may mine be on rank 0,
+     * whose part of all is then left alone. */
+    oct_status (*collect)(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err);
     oct_comm_stats stats; /* of this rank; to be read between operations */
     /* The layer that this rank computes, -1 outside layers: for messages of the other ranks.
      * Written while a graph runs; kept up to date only if size > 1. */
