@@ -72,6 +72,9 @@ OCT_MUST_CHECK oct_status oct_cuda_quantise(oct_cuda_run *c, const float *x, uns
                                             const oct_act_layout *act, int64_t rows,
                                             const int32_t *n_used, oct_error *err);
 
+/* Bytes per second from pinned memory; 0 if it cannot be measured. A context is current. */
+double oct_cuda_measure_link(const oct_cuda_api *api);
+
 /* Streaming. Until join returns, the device's streams are the streamer's; it tells what failed. */
 size_t oct_cuda_stream_bytes(const void *numbers, const oct_node *n, int64_t rows);
 OCT_MUST_CHECK oct_status oct_cuda_stream_begin(oct_backend *b, const oct_plan *p,
