@@ -1,4 +1,6 @@
 #include "checkpoint.h"
+#include "file_map.h"
+#include "zeros.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_LAYERS = 4096, MAX_FILES = 2 + 12 * MAX_LAYERS, MAX_RANK = 3, MAX_VOTES = 8 };
+enum {
+    MAX_LAYERS = 4096,
+    MAX_FILES = 2 + 12 * MAX_LAYERS,
+    MAX_RANK = 3,
+    MAX_VOTES = 8,
+    READ_MAX = 256 << 20
+};
 
 /* Shapes are spelt with the first letters of these; small letters are scale groups. */
 static const char dim_letters[OCT_CKPT_DIMS + 1] = "VDFEQKaogd";
@@ -208,10 +216,18 @@ static void open_leaf(const char *dir, oct_ckpt_leaf *f, oct_lines *problems)
         oct_lines_add(problems, "%s: the file is empty", f->file);
         goto done;
     }
+    uint64_t hole, hole_bytes;
+    if (oct_file_hole(fd, (uint64_t)st.st_size, &hole, &hole_bytes))
+        oct_lines_add(
+            problems,
+            "%s: %" PRIu64 " of its %lld bytes, the first at %" PRIu64 ", are a hole: zeros "
+            "that were never written; was its download finished? (If the zeros are meant, "
+            "make a copy with cp --sparse=never)",
+            f->file, hole_bytes, (long long)st.st_size, hole);
     /* For as long as the few pages of opcodes are read: payloads are not, see source_xai.c. */
     size_t n = (size_t)st.st_size;
-    void *p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED) {
+    void *p = oct_file_map(NULL, n, fd, 0, READ_MAX);
+    if (!p) {
         oct_lines_add(problems, "%s: its %zu bytes cannot be mapped: %s%s", f->file, n,
                       strerror(errno),
                       errno == ENOMEM ? " (is the address space limited, by ulimit -v?)" : "");

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "convert_impl.h"
+#include "resume.h"
 #include "threads.h"
 
 enum {
@@ -320,7 +321,9 @@ oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *c
 {
     const long wanted = n_threads > 0 ? n_threads : sysconf(_SC_NPROCESSORS_ONLN);
     const size_t threads = wanted < 1 ? 1 : wanted > MAX_THREADS ? MAX_THREADS : (size_t)wanted;
-    size_t piece = OCT_CONVERT_MEMORY / threads / 2; /* and as much of the source */
+    const size_t memory =
+        OCT_CONVERT_MEMORY > c->source->kept_bytes ? OCT_CONVERT_MEMORY - c->source->kept_bytes : 0;
+    size_t piece = memory / threads / 2; /* and as much of the source */
     int64_t most;
     piece -= piece / 16; /* what is rounded up */
     piece = piece < MIN_PIECE ? MIN_PIECE : piece > MAX_PIECE ? MAX_PIECE : piece;
@@ -328,14 +331,14 @@ oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *c
     OCT_TRY(oct_pieces_cut(c->tensors, c->n_tensors, piece, &cut->pieces, &cut->n, err));
     cut->room = oct_pieces_scratch(c->tensors, cut->pieces, cut->n, &most);
     cut->room = (cut->room + 63) / 64 * 64;
-    const size_t fit = OCT_CONVERT_MEMORY / cut->room;
+    const size_t fit = memory / cut->room;
     if (!fit) {
         free(cut->pieces);
         cut->pieces = NULL;
         return oct_fail(err, OCT_ERR_UNSUPPORTED,
                         "%s: the least that can be converted at once, %d channels with all of "
-                        "their inputs, takes %zu bytes; expected at most %d",
-                        c->tensors[most].desc.name, OCT_PANEL, cut->room, OCT_CONVERT_MEMORY);
+                        "their inputs, takes %zu bytes; expected at most %zu",
+                        c->tensors[most].desc.name, OCT_PANEL, cut->room, memory);
     }
     cut->n_threads = (int)(threads < fit ? threads : fit);
     return OCT_OK;
@@ -347,6 +350,8 @@ typedef struct pass {
     oct_cut cut;
     oct_convert_phase phase;
     uint64_t done, total;
+    oct_resume resume; /* writing */
+    bool *taken;       /* [n_threads]: the piece was there already (writing) */
     XXH3_state_t *hash;
     uint8_t **scratch;      /* [n_threads]: working memory, beginning with the piece's bytes */
     oct_q8_error *q8_error; /* [n_threads + 1], the last the sum (verifying) */
@@ -358,7 +363,9 @@ static void pass_free(pass *p)
         free(p->scratch[i]);
     free(p->scratch);
     free(p->q8_error);
+    free(p->taken);
     free(p->cut.pieces);
+    oct_resume_free(&p->resume);
     XXH3_freeState(p->hash);
 }
 
@@ -369,7 +376,8 @@ static oct_status pass_init(pass *p, oct_conversion *c, oct_convert_phase phase,
     p->hash = XXH3_createState();
     p->scratch = calloc((size_t)p->cut.n_threads, sizeof *p->scratch);
     p->q8_error = calloc((size_t)p->cut.n_threads + 1, sizeof *p->q8_error);
-    if (!p->hash || !p->scratch || !p->q8_error)
+    p->taken = calloc((size_t)p->cut.n_threads, sizeof *p->taken);
+    if (!p->hash || !p->scratch || !p->q8_error || !p->taken)
         return no_memory(err);
     for (int i = 0; i < p->cut.n_threads; i++)
         if (!(p->scratch[i] = aligned_alloc(64, p->cut.room)))
@@ -420,6 +428,9 @@ static void piece_done(void *ctx, int64_t i)
 static oct_status make_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
+    p->taken[thread] = oct_resume_take(&p->resume, i, &p->cut.pieces[i], p->scratch[thread]);
+    if (p->taken[thread])
+        return OCT_OK;
     oct_piece_prefetch(tensor_of(p, i), &p->cut.pieces[i]);
     return oct_piece_make(tensor_of(p, i), &p->cut.pieces[i], p->scratch[thread], err);
 }
@@ -437,8 +448,29 @@ static oct_status sum_piece(void *ctx, int thread, int64_t i, oct_error *err)
 static oct_status write_piece(void *ctx, int thread, int64_t i, oct_error *err)
 {
     pass *p = ctx;
-    return oct_output_write(&p->c->output, p->scratch[thread], p->cut.pieces[i].bytes,
-                            p->cut.pieces[i].at, err);
+    const oct_piece *q = &p->cut.pieces[i];
+    if (p->taken[thread])
+        return OCT_OK;
+    OCT_TRY(oct_output_write(&p->c->output, p->scratch[thread], q->bytes, q->at, err));
+    return oct_resume_mark(&p->resume, i, q, p->scratch[thread], err);
+}
+
+/* The temporary file, new or one that an earlier run of the same work has left. */
+static oct_status open_output(pass *p, oct_lines *warnings, oct_error *err)
+{
+    oct_conversion *c = p->c;
+    void *header = NULL;
+    size_t n = 0;
+    uint64_t *offsets = malloc((size_t)c->n_tensors * sizeof *offsets);
+    if (!offsets)
+        return no_memory(err);
+    oct_status s = make_header(c, offsets, &header, &n, err);
+    if (s == OCT_OK)
+        s = oct_resume_create(&p->resume, &c->output, c->params->out, c->file_bytes, p->cut.n,
+                              oct_resume_key(c->source, header, n, &p->cut), warnings, err);
+    free(header);
+    free(offsets);
+    return s;
 }
 
 static oct_status write_header(oct_conversion *c, oct_error *err)
@@ -459,10 +491,12 @@ static oct_status write_header(oct_conversion *c, oct_error *err)
     return s;
 }
 
-oct_status oct_conversion_write(oct_conversion *c, oct_error *err)
+oct_status oct_conversion_write(oct_conversion *c, oct_lines *warnings, oct_error *err)
 {
     pass p;
     oct_status s = pass_init(&p, c, OCT_CONVERT_WRITE, err);
+    if (s == OCT_OK)
+        s = open_output(&p, warnings, err);
     if (s == OCT_OK) {
         tell_pass(&p);
         const ordered o = {.n = p.cut.n,

@@ -6,7 +6,9 @@
 
 #include "convert_impl.h"
 #include "tokenizer.h"
+#include "resume.h"
 #include "threads.h"
+#include "zeros.h"
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -111,7 +113,7 @@ static oct_status prepare(oct_conversion *c, oct_convert_report *r, oct_error *e
     r->model.has_tokenizer = s->tokenizer != NULL;
     for (int64_t i = 0; i < c->n_tensors; i++)
         r->n_quantised += c->tensors[i].scales && oct_new_tensor_is_plain(&c->tensors[i]);
-    return oct_output_room(c->params->out, c->file_bytes, err);
+    return OCT_OK;
 }
 
 static void tell(const oct_conversion *c, oct_convert_phase phase)
@@ -126,15 +128,19 @@ static oct_status convert(oct_conversion *c, oct_convert_report *r, oct_error *e
     const oct_convert_params *p = c->params;
     oct_q8_error e = {0};
     OCT_TRY(prepare(c, r, err));
-    OCT_TRY(oct_output_create(&c->output, p->out, c->file_bytes, &r->warnings, err));
-    OCT_TRY(oct_conversion_write(c, err));
+    OCT_TRY(oct_conversion_write(c, &r->warnings, err));
+    if (c->source->zeros)
+        oct_zeros_tell(c->source->zeros, c->source, &r->warnings);
     tell(c, OCT_CONVERT_SYNC);
     OCT_TRY(oct_output_sync(&c->output, err));
     OCT_TRY(oct_conversion_verify(c, &e, err));
     r->q8_error = oct_q8_error_rel(&e);
     r->q8_error_largest = e.max_abs;
+    if (c->source->kind->tell)
+        c->source->kind->tell(c->source, r);
     if (oct_cancelled(p->cancel))
         return oct_fail(err, OCT_ERR_CANCELLED, "cancelled");
+    OCT_TRY(oct_resume_end(&c->output, c->file_bytes, err));
     OCT_TRY(oct_output_publish(&c->output, err));
     tell(c, OCT_CONVERT_DONE);
     return OCT_OK;

@@ -65,6 +65,19 @@ typedef struct oct_convert_params {
     const volatile int *cancel; /* NULL: never */
 } oct_convert_params;
 
+/* How the int8 weights of a checkpoint of bf16 numbers came back, counted in scales: one for each
+ * channel and group of inputs. All zero for formats that hold int8. */
+typedef struct oct_convert_recovered {
+    int64_t n;           /* scales of all matrices */
+    int64_t n_unique;    /* every weight is an int8 times a scale, and only this scale does it */
+    int64_t n_several;   /* other scales do it too: one was chosen, the numbers are the file's */
+    int64_t n_zero;      /* all weights are zero: no scale can be told */
+    int64_t n_odd;       /* a few weights are no multiples: they were rounded, warnings name them */
+    int64_t n_quantised; /* the numbers were no such products: quantised */
+    int64_t n_odd_weights;
+    double error, error_largest; /* of the weights of n_odd and n_quantised, as q8_error below */
+} oct_convert_recovered;
+
 /* What was done. Strings and lists belong to the report. */
 typedef struct oct_convert_report {
     oct_lines problems; /* every missing, short or odd file of the checkpoint */
@@ -78,6 +91,7 @@ typedef struct oct_convert_report {
     int64_t n_quantised;     /* tensors of the new file with matrices quantised on the way */
     double q8_error;         /* of all their weights, relative (root of the sum of squares) */
     double q8_error_largest; /* absolute; both measured on the finished file */
+    oct_convert_recovered recovered;
 } oct_convert_report;
 
 /* Converts. Before any work starts everything is checked: all files of the checkpoint (problems are
@@ -109,6 +123,9 @@ typedef struct oct_export_report {
     uint64_t bytes;     /* of the new file */
     int64_t n_scales;   /* of the model's matrices */
     int64_t n_inexact;  /* of them not held by f16: rounded if lossy */
+    int64_t n_zeroed;   /* of those: too small, so that all weights with them become zero */
+    int64_t n_capped;   /* of those: too large, so that they become 65504 */
+    double scale_error; /* the largest relative error of the others */
     oct_lines warnings; /* the caller frees them with oct_lines_free, whatever the outcome */
 } oct_export_report;
 
@@ -156,8 +173,10 @@ OCT_API OCT_MUST_CHECK oct_status oct_verify(const char *path,
 typedef struct oct_synthetic_params {
     int64_t n_layers, n_vocab; /* 0: Grok-1's; all other numbers are Grok-1's */
     const struct oct_grok_config
-        *config;     /* NULL; for the library's own tests: all of the numbers */
-    uint64_t seed;   /* the same seed, the same file */
+        *config;   /* NULL; for the library's own tests: all of the numbers */
+    uint64_t seed; /* the same seed, the same file */
+    /* Name of the weight type of the experts' matrices; NULL: q8. Others only in hollow files. */
+    const char *experts;
     bool hollow;     /* no weights but a hole that takes no space: for plans and predictions */
     const char *out; /* the new file; NULL: into fd */
     int fd;          /* an open, empty, writable file; the caller's */
@@ -173,23 +192,68 @@ OCT_API OCT_MUST_CHECK oct_status oct_synthetic_write(const oct_synthetic_params
 OCT_API OCT_MUST_CHECK oct_status oct_synthetic_bytes(const oct_synthetic_params *p,
                                                       uint64_t *bytes, oct_error *err);
 
+/* ---- models that are not there --------------------------------------------------------------- */
+
+/* The models that are known by name, from 0 on; false after the last. Strings are static. */
+typedef struct oct_model_name {
+    const char *name;
+    const char *lacks; /* what it needs and Octet does not do; NULL: it runs */
+} oct_model_name;
+OCT_API bool oct_model_name_get(int i, oct_model_name *out);
+
+/* The types of weights that this library knows, from 0 on; NULL after the last. Static. */
+OCT_API const char *oct_weight_type_name(int i);
+
+typedef enum oct_outline_of {
+    OCT_OUTLINE_NAME,
+    OCT_OUTLINE_CONFIG,
+    OCT_OUTLINE_CHECKPOINT,
+    OCT_OUTLINE_FILE
+} oct_outline_of;
+
+/* A model to plan with: its numbers and sizes are true, of its weights nothing may be used unless
+ * it is of a file. */
+typedef struct oct_outline {
+    oct_model *model;
+    oct_outline_of of;
+    uint64_t source_bytes; /* of the checkpoint that the model file is made of; 0: unknown, or the
+                              file is there */
+    int64_t n_files;       /* of the checkpoint */
+    uint64_t file_bytes;   /* of the model file */
+    double parameters;
+    const char *experts; /* weight type of its experts; static */
+} oct_outline;
+
+/* what: a name, a config.json with the keys of xAI's code, a checkpoint that oct_convert would
+ * take, or a model file. experts: weight type of the experts' matrices; NULL: what it has, or q8.
+ * Nothing is written but a file in memory of the size of a header. OCT_ERR_UNSUPPORTED: a model
+ * that is known and cannot run, or a type that these matrices cannot have; OCT_ERR_ARG: nothing of
+ * that name. Close with oct_outline_close after success. */
+OCT_API OCT_MUST_CHECK oct_status oct_outline_open(const char *what, const char *experts,
+                                                   oct_outline *out, oct_error *err);
+OCT_API void oct_outline_close(oct_outline *o); /* a zeroed one is fine */
+
 /* ---- output ---------------------------------------------------------------------------------- */
 
 /* A file that appears under its name only when it is complete: it is written under a temporary name
- * beside it, OUT.tmp-PID, synced, and renamed. */
+ * beside it, OUT.tmp-PID, synced, and renamed. OUT may be a link: the file that it leads to is made.
+ * The temporary file is locked (flock) while it is written. */
 typedef struct oct_output {
     char *path, *temp; /* temp: NULL while there is no temporary file */
     int fd;
-} oct_output; /* start with {.fd = -1} */
+    const char *from; /* the file that what is written is mapped from, for messages; may be NULL */
+} oct_output;         /* start with {.fd = -1} */
 
-/* Whether path can become a new file: it does not exist, or is a regular file and none of the n
- * inputs (paths; those that do not exist are passed over). */
+/* Whether path can become a new file: it does not exist, or is a regular file, none of the n inputs
+ * (paths; those that do not exist are passed over), and none of this process's standard streams. */
 OCT_API OCT_MUST_CHECK oct_status oct_output_check(const char *path, const char *const *inputs,
                                                    size_t n, oct_error *err);
-/* Whether the disk of path's folder has room for n bytes; the error names both numbers. */
+/* Whether the disk of path's folder has room for n bytes; the error names both numbers. (Creating
+ * asks that first.) */
 OCT_API OCT_MUST_CHECK oct_status oct_output_room(const char *path, uint64_t n, oct_error *err);
-/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. Files
- * that earlier runs left behind are named in a warning (warnings may be NULL). */
+/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. While
+ * another process makes the same file that is an error; files that earlier runs left behind are
+ * named in a warning (warnings may be NULL). */
 OCT_API OCT_MUST_CHECK oct_status oct_output_create(oct_output *o, const char *path, uint64_t n,
                                                     oct_lines *warnings, oct_error *err);
 /* Writes, or reads back, n bytes at an offset; any number of threads at once. */

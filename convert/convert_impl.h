@@ -19,6 +19,10 @@ OCT_MUST_CHECK oct_status oct_new_header(const oct_grok_config *config,
                                          const uint64_t *sums, int64_t n, uint64_t *offsets,
                                          void **bytes, size_t *n_bytes, oct_error *err);
 
+/* The weight type of a name; the error lists them all. */
+OCT_MUST_CHECK oct_status oct_weight_type_named(const char *name, oct_weight_type *type,
+                                                oct_error *err);
+
 /* Converts an open source: oct_convert without looking for it. Of p, checkpoint, tokenizer and
  * config play no role. */
 OCT_MUST_CHECK oct_status oct_convert_source(const oct_source *s, const oct_convert_params *p,
@@ -51,11 +55,20 @@ enum {
                                             libraries */
 OCT_MUST_CHECK oct_status oct_conversion_cut(const oct_conversion *c, int n_threads, oct_cut *cut,
                                              oct_error *err);
-/* Writes all tensors, then the header with their checksums. */
-OCT_MUST_CHECK oct_status oct_conversion_write(oct_conversion *c, oct_error *err);
+/* Creates the temporary file, or goes on with one (resume.h), and writes all tensors, then the header
+ * with their checksums. */
+OCT_MUST_CHECK oct_status oct_conversion_write(oct_conversion *c, oct_lines *warnings,
+                                               oct_error *err);
 /* Reads the temporary file back and compares all of it with the source. */
 OCT_MUST_CHECK oct_status oct_conversion_verify(oct_conversion *c, oct_q8_error *q8_error,
                                                 oct_error *err);
+
+/* Whether an open temporary file was left by the same work, so that it can be gone on with. */
+typedef bool oct_output_same(void *ctx, int fd);
+/* oct_output_create, or such a file (*resumed), if same is not NULL. */
+OCT_MUST_CHECK oct_status oct_output_create_or(oct_output *o, const char *path, uint64_t n,
+                                               oct_output_same *same, void *ctx, bool *resumed,
+                                               oct_lines *warnings, oct_error *err);
 
 /* oct_output_check where the inputs are told by their stat. */
 OCT_MUST_CHECK oct_status oct_output_check_by(const char *path,

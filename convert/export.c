@@ -53,7 +53,7 @@ typedef struct exporter {
     uint64_t *at; /* [1 + n_layers * N_LAYER_TENSORS + 1]: places of the tensors */
     uint64_t done;
     uint8_t *rows; /* one panel's rows */
-    char first_inexact[192];
+    char first_inexact[192], first_zeroed[192], first_capped[192];
 } exporter;
 
 /* The source of a packed tensor; NULL: it is plain. */
@@ -331,6 +331,39 @@ static const uint16_t *scales_of(const oct_weight *t, int64_t expert, int64_t sl
     return t->scales + oct_weight_scale_offset(&t->layout, expert, slice) / sizeof *t->scales;
 }
 
+/* Counts what f16 does to a scale that it does not hold. */
+static void count_loss(exporter *x, float v, const char *where)
+{
+    oct_export_report *r = x->report;
+    const float now = oct_f32_of_f16(convert_scale(oct_bf16_of_f32(v)));
+    if (r->n_inexact++ == 0)
+        snprintf(x->first_inexact, sizeof x->first_inexact, "%s", where);
+    if (now == 0) {
+        if (r->n_zeroed++ == 0)
+            snprintf(x->first_zeroed, sizeof x->first_zeroed, "%s", where);
+    } else if (fabsf(v) > 65504) {
+        if (r->n_capped++ == 0)
+            snprintf(x->first_capped, sizeof x->first_capped, "%s", where);
+    } else {
+        r->scale_error = fmax(r->scale_error, fabs((double)now / (double)v - 1));
+    }
+}
+
+/* What --lossy has cost, beside rounding, which the report has in numbers. */
+static void tell_losses(exporter *x)
+{
+    oct_export_report *r = x->report;
+    if (r->n_zeroed)
+        oct_lines_add(&r->warnings,
+                      "%" PRId64 " scales are too small for f16: they and all weights that they "
+                      "scale are zero now; the first: %s",
+                      r->n_zeroed, x->first_zeroed);
+    if (r->n_capped)
+        oct_lines_add(&r->warnings,
+                      "%" PRId64 " scales are too large for f16: they are 65504 now; the first: %s",
+                      r->n_capped, x->first_capped);
+}
+
 /* Counts the scales of one panel (padding lanes apart) and those that f16 does not hold. */
 static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert, int64_t slice,
                                int64_t panel)
@@ -353,10 +386,11 @@ static oct_status count_scales(exporter *x, const oct_weight *t, int64_t expert,
                                 t->name, expert, part, channel, (double)v);
             if (oct_f32_of_f16(oct_f16_of_f32(v)) == v)
                 continue;
-            if (x->report->n_inexact++ == 0)
-                snprintf(x->first_inexact, sizeof x->first_inexact,
-                         "%s, expert %" PRId64 ", part %d, channel %" PRId64 ": %g", t->name,
-                         expert, part, channel, (double)v);
+            char where[192];
+            snprintf(where, sizeof where,
+                     "%s, expert %" PRId64 ", part %d, channel %" PRId64 ": %g", t->name, expert,
+                     part, channel, (double)v);
+            count_loss(x, v, where);
         }
     return OCT_OK;
 }
@@ -507,15 +541,13 @@ static oct_status export_model(exporter *x)
     OCT_TRY(check_model(x));
     OCT_TRY(oct_output_check(out_path, &x->params->model, 1, x->err));
     OCT_TRY(make_header(x, &header, &n));
-    status = oct_output_room(out_path, x->report->bytes, x->err);
-    if (status == OCT_OK)
-        status =
-            oct_output_create(&x->out, out_path, x->report->bytes, &x->report->warnings, x->err);
+    status = oct_output_create(&x->out, out_path, x->report->bytes, &x->report->warnings, x->err);
     if (status == OCT_OK)
         status = write_at(x, header, n, 0);
     free(header);
     OCT_TRY(status);
     OCT_TRY(export_tensors(x));
+    tell_losses(x);
     tell(x, OCT_CONVERT_SYNC);
     OCT_TRY(oct_output_sync(&x->out, x->err));
     OCT_TRY(check_cancel(x));
@@ -527,7 +559,7 @@ static oct_status export_model(exporter *x)
 
 oct_status oct_export_q8_0(const oct_export_params *p, oct_export_report *report, oct_error *err)
 {
-    exporter x = {.params = p, .report = report, .err = err, .out = {.fd = -1}};
+    exporter x = {.params = p, .report = report, .err = err, .out = {.fd = -1, .from = p->model}};
     oct_model *model;
 
     *report = (oct_export_report){0};

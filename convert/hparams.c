@@ -8,41 +8,76 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "utf8.h"
+
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
 /* The attention's cap, the base of rotations and the norms' epsilon are constants of xAI's code
- * that no configuration holds: they are these for other models too. */
+ * that its configuration does not hold: they are these for other models of its format too. */
 static const struct {
-    const char *key;
+    const char *key;                   /* xAI's; NULL: has none */
+    const char *hugging_face, *or_too; /* theirs, by one author or another */
     bool integer;
     double lo, hi;
 } params[OCT_HPARAMS] = {
-    [OCT_HP_VOCAB_SIZE] = {"vocab_size", true, 1, INT32_MAX},
-    [OCT_HP_EMB_SIZE] = {"emb_size", true, 1, INT32_MAX},
-    [OCT_HP_NUM_LAYERS] = {"num_layers", true, 1, OCT_GROK_MAX_LAYERS},
-    [OCT_HP_NUM_EXPERTS] = {"num_experts", true, 0, OCT_WEIGHT_MAX_EXPERTS},
-    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", true, 1, INT32_MAX},
-    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", true, 1, INT32_MAX},
-    [OCT_HP_KEY_SIZE] = {"key_size", true, 1, INT32_MAX},
-    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", false, 1e-6, 1e6},
-    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", true, 1, OCT_WEIGHT_MAX_EXPERTS},
-    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", true, 1, INT32_MAX},
-    [OCT_HP_PAD_TOKEN] = {"pad_token", true, -1, INT32_MAX},
-    [OCT_HP_EOS_TOKEN] = {"eos_token", true, -1, INT32_MAX},
-    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale", false, 1e-30, 1e30},
-    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", false, 1e-30, 1e30},
-    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", false, 1e-30, 1e30}};
+    [OCT_HP_VOCAB_SIZE] = {"vocab_size", "vocab_size", NULL, true, 1, INT32_MAX},
+    [OCT_HP_EMB_SIZE] = {"emb_size", "hidden_size", NULL, true, 1, INT32_MAX},
+    [OCT_HP_NUM_LAYERS] = {"num_layers", "num_hidden_layers", NULL, true, 1, OCT_GROK_MAX_LAYERS},
+    [OCT_HP_NUM_EXPERTS] = {"num_experts", "num_experts", "num_local_experts", true, 0,
+                            OCT_WEIGHT_MAX_EXPERTS},
+    [OCT_HP_NUM_Q_HEADS] = {"num_q_heads", "num_attention_heads", NULL, true, 1, INT32_MAX},
+    [OCT_HP_NUM_KV_HEADS] = {"num_kv_heads", "num_key_value_heads", NULL, true, 1, INT32_MAX},
+    [OCT_HP_KEY_SIZE] = {"key_size", "head_dim", NULL, true, 1, INT32_MAX},
+    [OCT_HP_WIDENING_FACTOR] = {"widening_factor", NULL, NULL, false, 1e-6, 1e6},
+    [OCT_HP_NUM_SELECTED_EXPERTS] = {"num_selected_experts", "num_experts_per_tok", NULL, true, 1,
+                                     OCT_WEIGHT_MAX_EXPERTS},
+    [OCT_HP_SEQUENCE_LEN] = {"sequence_len", "max_position_embeddings", NULL, true, 1, INT32_MAX},
+    [OCT_HP_PAD_TOKEN] = {"pad_token", "pad_token_id", NULL, true, -1, INT32_MAX},
+    [OCT_HP_EOS_TOKEN] = {"eos_token", "eos_token_id", NULL, true, -1, INT32_MAX},
+    [OCT_HP_EMBEDDING_MULTIPLIER_SCALE] = {"embedding_multiplier_scale",
+                                           "embedding_multiplier_scale", NULL, false, 1e-30, 1e30},
+    [OCT_HP_OUTPUT_MULTIPLIER_SCALE] = {"output_multiplier_scale", "output_multiplier_scale", NULL,
+                                        false, 1e-30, 1e30},
+    [OCT_HP_ATTN_OUTPUT_MULTIPLIER] = {"attn_output_multiplier", "attn_output_multiplier", NULL,
+                                       false, 1e-30, 1e30},
+    [OCT_HP_FFN_SIZE] = {NULL, "intermediate_size", NULL, true, 1, INT32_MAX},
+    [OCT_HP_ATTN_CAP] = {NULL, "max_attn_value", "attn_logit_softcapping", false, 1e-30, 1e30},
+    [OCT_HP_ROPE_BASE] = {NULL, "rope_theta", NULL, false, 1e-30, 1e30},
+    [OCT_HP_NORM_EPS] = {NULL, "rms_norm_eps", NULL, false, 0, 1}};
+
+static bool is_key(oct_hparam_names names, int i, const char *key)
+{
+    if (names == OCT_HPARAM_XAI)
+        return params[i].key && strcmp(key, params[i].key) == 0;
+    /* A user may give xAI's numbers beside their files. */
+    return (params[i].hugging_face && strcmp(key, params[i].hugging_face) == 0) ||
+           (params[i].or_too && strcmp(key, params[i].or_too) == 0) ||
+           (params[i].key && strcmp(key, params[i].key) == 0);
+}
+
+/* As the file spells it, or would. */
+static const char *key_of(const oct_hparams *h, oct_hparam p)
+{
+    const bool xai = h->names == OCT_HPARAM_XAI;
+    const char *name = xai ? params[p].key : params[p].hugging_face;
+    return name ? name : xai ? params[p].hugging_face : params[p].key;
+}
 
 static oct_status read_value(const char *path, const char *key, const json_t *v, oct_hparams *h,
                              oct_lines *warnings, oct_error *err)
 {
     int i = 0;
-    while (i < OCT_HPARAMS && strcmp(params[i].key, key) != 0)
+    while (i < OCT_HPARAMS && !is_key(h->names, i, key))
         i++;
     if (i == OCT_HPARAMS) {
-        oct_lines_add(warnings, "%s: key \"%s\" is not known; it is ignored", path, key);
+        if (h->names == OCT_HPARAM_XAI)
+            oct_lines_add(warnings, "%s: key \"%s\" is not known; it is ignored", path, key);
         return OCT_OK;
     }
+    if (h->names == OCT_HPARAM_HUGGING_FACE && json_is_null(v))
+        return OCT_OK; /* as if it were not there */
+    if (h->names == OCT_HPARAM_HUGGING_FACE && i == OCT_HP_EOS_TOKEN && json_is_array(v))
+        v = json_array_get(v, 0); /* of several ends of text the first */
     bool integral =
         json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
     if (!json_is_number(v) || (params[i].integer && !integral))
@@ -57,9 +92,10 @@ static oct_status read_value(const char *path, const char *key, const json_t *v,
     return OCT_OK;
 }
 
-oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings, oct_error *err)
+oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparams *h,
+                            oct_lines *warnings, oct_error *err)
 {
-    *h = (oct_hparams){0};
+    *h = (oct_hparams){.names = names};
     FILE *f = fopen(path, "rbe");
     if (!f)
         return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
@@ -68,6 +104,7 @@ oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warning
     json_error_t e;
     char *text = malloc(MAX_CONFIG_BYTES + 1);
     size_t n = text ? fread(text, 1, MAX_CONFIG_BYTES + 1, f) : 0;
+    size_t skip = oct_utf8_bom(text, n);
     if (!text)
         s = oct_fail(err, OCT_ERR_MEMORY, "out of memory");
     else if (ferror(f))
@@ -75,7 +112,7 @@ oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warning
     else if (n > MAX_CONFIG_BYTES)
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: larger than %d bytes; no configuration is", path,
                      MAX_CONFIG_BYTES);
-    else if (!(root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e)))
+    else if (!(root = json_loadb(text + skip, n - skip, JSON_REJECT_DUPLICATES, &e)))
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: not JSON: line %d: %s", path, e.line, e.text);
     else if (!json_is_object(root))
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: expected a JSON object", path);
@@ -101,6 +138,7 @@ static const struct {
     oct_ckpt_dim dim;
 } shared_sizes[] = {{OCT_HP_VOCAB_SIZE, OCT_CKPT_VOCAB},
                     {OCT_HP_EMB_SIZE, OCT_CKPT_MODEL},
+                    {OCT_HP_FFN_SIZE, OCT_CKPT_FFN},
                     {OCT_HP_NUM_EXPERTS, OCT_CKPT_EXPERTS}};
 
 static int64_t number(const oct_hparams *h, oct_hparam p)
@@ -143,7 +181,7 @@ static oct_status check_shapes(const oct_ckpt *c, const oct_hparams *h, const ch
         if (h->given[p] && said != found)
             return oct_fail(err, OCT_ERR_SHAPE,
                             "%s says %s %" PRId64 ", the shapes in %s say %" PRId64, path,
-                            params[p].key, number(h, p), c->dir, found);
+                            key_of(h, p), number(h, p), c->dir, found);
     }
     if (h->given[OCT_HP_NUM_LAYERS] && number(h, OCT_HP_NUM_LAYERS) != c->n_layers)
         return oct_fail(err, OCT_ERR_SHAPE,
@@ -182,7 +220,7 @@ static oct_status resolve_heads(const oct_ckpt *c, const oct_hparams *h, const c
             return oct_fail(err, OCT_ERR_SHAPE,
                             "%s says %s %" PRId64 " and key_size %" PRId64
                             ", the shapes in %s say a %s of %" PRId64,
-                            path, params[rows[i].count].key, *heads[i], out->head_dim, c->dir,
+                            path, key_of(h, rows[i].count), *heads[i], out->head_dim, c->dir,
                             rows[i].what, width);
     }
     return OCT_OK;
@@ -217,7 +255,7 @@ static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const
         if (h->given[required[i]] || (c->dense && required[i] == OCT_HP_NUM_SELECTED_EXPERTS))
             continue;
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
-                              params[required[i]].key);
+                              key_of(h, required[i]));
     }
     if (!n)
         return OCT_OK;
@@ -232,35 +270,63 @@ static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const
                     why, looked_in ? looked_in : "no folder");
 }
 
+/* What Grok-1's shapes do not tell. */
+static double grok1_number(oct_hparam p, bool *told_by_shapes)
+{
+    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
+    *told_by_shapes = false;
+    switch (p) {
+    case OCT_HP_NUM_Q_HEADS: return (double)grok1.n_q_heads;
+    case OCT_HP_NUM_KV_HEADS: return (double)grok1.n_kv_heads;
+    case OCT_HP_KEY_SIZE: return (double)grok1.head_dim;
+    case OCT_HP_NUM_SELECTED_EXPERTS: return (double)grok1.n_used;
+    case OCT_HP_SEQUENCE_LEN: return (double)grok1.n_ctx;
+    case OCT_HP_PAD_TOKEN: return (double)grok1.pad_id;
+    case OCT_HP_EOS_TOKEN: return (double)grok1.eos_id;
+    case OCT_HP_EMBEDDING_MULTIPLIER_SCALE: return (double)grok1.embedding_scale;
+    case OCT_HP_OUTPUT_MULTIPLIER_SCALE: return (double)grok1.output_scale;
+    case OCT_HP_ATTN_OUTPUT_MULTIPLIER: return (double)grok1.attn_scale;
+    case OCT_HP_ATTN_CAP: return (double)grok1.attn_cap;
+    case OCT_HP_ROPE_BASE: return (double)grok1.rope_base;
+    case OCT_HP_NORM_EPS: return (double)grok1.norm_eps;
+    default: *told_by_shapes = true; return 0;
+    }
+}
+
+void oct_hparams_prefer_grok1(const oct_ckpt *c, const char *path, oct_hparams *h,
+                              oct_lines *warnings)
+{
+    for (int i = 0; i < OCT_HPARAMS && oct_hparams_is_grok1(c, NULL); i++) {
+        bool by_shapes;
+        const double v = grok1_number((oct_hparam)i, &by_shapes);
+        if (by_shapes)
+            continue;
+        if (h->given[i] && (float)h->value[i] != (float)v)
+            oct_lines_add(warnings,
+                          "%s says %s %.10g; the shapes are Grok-1's, whose %.10g is used", path,
+                          key_of(h, (oct_hparam)i), h->value[i], v);
+        h->given[i] = true;
+        h->value[i] = v;
+    }
+}
+
 oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, const char *path,
                                const char *looked_in, oct_grok_config *out, oct_error *err)
 {
-    /* What Grok-1's shapes do not tell. */
-    const oct_grok_config grok1 = oct_grok1_config(64, 131072);
-    const struct {
-        oct_hparam param;
-        double value;
-    } of_grok1[] = {{OCT_HP_NUM_Q_HEADS, (double)grok1.n_q_heads},
-                    {OCT_HP_NUM_KV_HEADS, (double)grok1.n_kv_heads},
-                    {OCT_HP_KEY_SIZE, (double)grok1.head_dim},
-                    {OCT_HP_NUM_SELECTED_EXPERTS, (double)grok1.n_used},
-                    {OCT_HP_SEQUENCE_LEN, (double)grok1.n_ctx},
-                    {OCT_HP_PAD_TOKEN, (double)grok1.pad_id},
-                    {OCT_HP_EOS_TOKEN, (double)grok1.eos_id},
-                    {OCT_HP_EMBEDDING_MULTIPLIER_SCALE, (double)grok1.embedding_scale},
-                    {OCT_HP_OUTPUT_MULTIPLIER_SCALE, (double)grok1.output_scale},
-                    {OCT_HP_ATTN_OUTPUT_MULTIPLIER, (double)grok1.attn_scale}};
     oct_hparams h = {0};
     if (given) {
         OCT_TRY(check_shapes(c, given, path, err));
         h = *given;
     }
-    if (oct_hparams_is_grok1(c, NULL))
-        for (size_t i = 0; i < sizeof of_grok1 / sizeof *of_grok1; i++)
-            if (!h.given[of_grok1[i].param]) {
-                h.given[of_grok1[i].param] = true;
-                h.value[of_grok1[i].param] = of_grok1[i].value;
-            }
+    for (int i = 0; i < OCT_HPARAMS; i++) {
+        bool by_shapes;
+        const double v = grok1_number((oct_hparam)i, &by_shapes);
+        /* Those that xAI's files do not have are constants of its code. */
+        if (by_shapes || h.given[i] || (params[i].key && !oct_hparams_is_grok1(c, NULL)))
+            continue;
+        h.given[i] = true;
+        h.value[i] = v;
+    }
     OCT_TRY(missing_numbers(c, &h, path, looked_in, err));
     const int64_t *dim = c->dim;
     *out = (oct_grok_config){.n_layers = c->n_layers,
@@ -275,9 +341,9 @@ oct_status oct_hparams_resolve(const oct_ckpt *c, const oct_hparams *given, cons
                              .embedding_scale = (float)h.value[OCT_HP_EMBEDDING_MULTIPLIER_SCALE],
                              .output_scale = (float)h.value[OCT_HP_OUTPUT_MULTIPLIER_SCALE],
                              .attn_scale = (float)h.value[OCT_HP_ATTN_OUTPUT_MULTIPLIER],
-                             .attn_cap = grok1.attn_cap,
-                             .rope_base = grok1.rope_base,
-                             .norm_eps = grok1.norm_eps};
+                             .attn_cap = (float)h.value[OCT_HP_ATTN_CAP],
+                             .rope_base = (float)h.value[OCT_HP_ROPE_BASE],
+                             .norm_eps = (float)h.value[OCT_HP_NORM_EPS]};
     OCT_TRY(resolve_heads(c, &h, path ? path : "Grok-1's configuration", out, err));
     if (c->dense && h.given[OCT_HP_NUM_SELECTED_EXPERTS] &&
         number(&h, OCT_HP_NUM_SELECTED_EXPERTS) > 1)

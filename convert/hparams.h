@@ -28,18 +28,32 @@ typedef enum oct_hparam {
     OCT_HP_EMBEDDING_MULTIPLIER_SCALE,
     OCT_HP_OUTPUT_MULTIPLIER_SCALE,
     OCT_HP_ATTN_OUTPUT_MULTIPLIER,
+    OCT_HP_FFN_SIZE, /* from here on: Hugging Face's files only */
+    OCT_HP_ATTN_CAP,
+    OCT_HP_ROPE_BASE,
+    OCT_HP_NORM_EPS,
     OCT_HPARAMS
 } oct_hparam;
 
+/* Whose names the keys have. */
+typedef enum oct_hparam_names { OCT_HPARAM_XAI, OCT_HPARAM_HUGGING_FACE } oct_hparam_names;
+
 typedef struct oct_hparams {
+    oct_hparam_names names;
     bool given[OCT_HPARAMS];
     double value[OCT_HPARAMS]; /* integers up to 2^31 are exact */
 } oct_hparams;
 
-/* Reads a config.json: one object, numbers within their ranges. Keys that are not known are named
- * in a warning. Errors name the file and the key. Safe for untrusted input. */
-OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparams *h, oct_lines *warnings,
-                                           oct_error *err);
+/* Reads a config.json: one object, numbers within their ranges. Of xAI's names, keys that are not
+ * known are named in a warning; a file of Hugging Face's has many that no model needs. Errors name
+ * the file and the key. Safe for untrusted input. */
+OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparams *h,
+                                           oct_lines *warnings, oct_error *err);
+
+/* If the shapes are Grok-1's: takes Grok-1's numbers for all that shapes do not tell, with a warning
+ * where the file has others (published conversions have defaults of other models there). */
+void oct_hparams_prefer_grok1(const oct_ckpt *ckpt, const char *path, oct_hparams *h,
+                              oct_lines *warnings);
 
 /* Whether every shape, and the number of layers, is Grok-1's. If not, why (may be NULL) says what
  * differs: "emb_size is 256 (Grok-1: 6144)". */

@@ -44,86 +44,6 @@ static void drop(const uint8_t *from, uint64_t bytes)
 
 /* ---- checksums ------------------------------------------------------------------------------ */
 
-typedef struct verifier {
-    XXH3_state_t *state;
-    void (*progress)(void *ctx, uint64_t done);
-    void *ctx;
-    const volatile int *cancel;
-    uint64_t done;
-} verifier;
-
-static oct_status sum_of(verifier *v, const uint8_t *from, uint64_t bytes, uint64_t *sum,
-                         oct_error *err)
-{
-    XXH3_64bits_reset(v->state);
-    for (uint64_t at = 0, n; at < bytes; at += n) {
-        n = bytes - at < PIECE ? bytes - at : PIECE;
-        XXH3_64bits_update(v->state, from + at, n);
-        drop(from + at, n);
-        v->done += n;
-        if (v->progress)
-            v->progress(v->ctx, v->done);
-        OCT_TRY(cancelled(v->cancel, err));
-    }
-    *sum = XXH3_64bits_digest(v->state);
-    return OCT_OK;
-}
-
-static oct_status verify_tensors(verifier *v, const oct_gguf *g, oct_error *err)
-{
-    const oct_part *part = oct_gguf_part(g);
-    const void *sums = NULL;
-    uint64_t n = 0, recorded, sum;
-    OCT_TRY(oct_gguf_get_array(g, OCT_GROK_KEY_TENSOR_SUMS, OCT_GGUF_U64, &sums, &n, err));
-    if ((int64_t)n != oct_gguf_n_tensors(g))
-        return oct_fail(err, OCT_ERR_FORMAT,
-                        "%s: has checksums for %" PRIu64 " tensors, but %" PRId64 " tensors",
-                        oct_gguf_path(g), n, oct_gguf_n_tensors(g));
-    for (uint64_t i = 0; i < n; i++) {
-        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, (int64_t)i);
-        if (part && !oct_part_holds(part, t->offset, t->bytes))
-            continue;
-        memcpy(&recorded, (const char *)sums + 8 * i, sizeof recorded);
-        OCT_TRY(sum_of(v, t->data, t->bytes, &sum, err));
-        if (sum != recorded)
-            return oct_fail(err, OCT_ERR_FORMAT,
-                            "%s: tensor %s: its bytes have the checksum %016" PRIx64
-                            ", expected %016" PRIx64 ": the file is damaged",
-                            oct_gguf_path(g), t->name, sum, recorded);
-    }
-    return OCT_OK;
-}
-
-static oct_status verify_runs(verifier *v, const oct_gguf *g, oct_error *err)
-{
-    const oct_part *part = oct_gguf_part(g);
-    const uint8_t *bytes = oct_gguf_bytes(g);
-    uint64_t sum;
-    for (int64_t i = 0; part && i < part->n_runs; i++) {
-        const oct_part_run *r = &part->run[i];
-        OCT_TRY(sum_of(v, bytes + r->at, r->bytes, &sum, err));
-        if (sum != r->sum)
-            return oct_fail(err, OCT_ERR_FORMAT,
-                            "%s: %" PRIu64 " bytes at %" PRIu64 " have the checksum %016" PRIx64
-                            ", expected %016" PRIx64 ": the file is damaged",
-                            oct_gguf_path(g), r->bytes, r->place, sum, r->sum);
-    }
-    return OCT_OK;
-}
-
-static oct_status verify_file(const oct_gguf *g, void (*progress)(void *ctx, uint64_t done),
-                              void *ctx, const volatile int *cancel, oct_error *err)
-{
-    verifier v = {XXH3_createState(), progress, ctx, cancel, 0};
-    if (!v.state)
-        return oct_fail(err, OCT_ERR_MEMORY, "no memory for a checksum");
-    oct_status s = verify_runs(&v, g, err);
-    if (s == OCT_OK)
-        s = verify_tensors(&v, g, err);
-    XXH3_freeState(v.state);
-    return s;
-}
-
 oct_status oct_verify(const char *path, void (*progress)(void *ctx, uint64_t done), void *ctx,
                       const volatile int *cancel, oct_error *err)
 {
@@ -132,7 +52,7 @@ oct_status oct_verify(const char *path, void (*progress)(void *ctx, uint64_t don
     OCT_TRY(oct_gguf_open(path, &g, err));
     oct_status s = oct_grok_config_get(g, &config, err); /* and that it is a model file at all */
     if (s == OCT_OK)
-        s = verify_file(g, progress, ctx, cancel, err);
+        s = oct_file_verify(g, progress, ctx, cancel, err);
     oct_gguf_close(g);
     return s;
 }
@@ -200,7 +120,7 @@ static oct_status read_back(slicer *s, const oct_model *m, oct_error *err)
         status = oct_fail(err, OCT_ERR_IO,
                           "%s: the table read back is not the one that was written", s->out.temp);
     if (status == OCT_OK)
-        status = verify_file(part->file, verified, s, s->p->cancel, err);
+        status = oct_file_verify(part->file, verified, s, s->p->cancel, err);
     oct_model_close(part);
     return status;
 }
@@ -235,7 +155,6 @@ static oct_status slice_model(slicer *s, const oct_model *m, oct_slice_report *r
     report->whole_bytes = s->part.whole_bytes;
     report->n_runs = s->part.n_runs;
     OCT_TRY(oct_output_check(s->p->out, &s->p->model, 1, err));
-    OCT_TRY(oct_output_room(s->p->out, s->part.file_bytes, err));
     OCT_TRY(oct_output_create(&s->out, s->p->out, s->part.file_bytes, &report->warnings, err));
     OCT_TRY(write_all(s, m, err));
     s->phase = OCT_CONVERT_SYNC;
@@ -251,7 +170,7 @@ static oct_status slice_model(slicer *s, const oct_model *m, oct_slice_report *r
 
 oct_status oct_slice(const oct_slice_params *p, oct_slice_report *report, oct_error *err)
 {
-    slicer s = {.p = p, .out = {.fd = -1}};
+    slicer s = {.p = p, .out = {.fd = -1, .from = p->model}};
     oct_model *m;
     *report = (oct_slice_report){0};
     OCT_TRY(oct_model_open(p->model, &m, err));

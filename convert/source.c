@@ -1,5 +1,6 @@
 /* source.c: which format a path is, reading tiles, and what sources that are folders share. */
 #include "source.h"
+#include "zeros.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,11 +15,16 @@
 #include <unistd.h>
 
 #include "f16.h"
+#include "file_map.h"
 #include "gguf.h"
 #include "sniff.h"
 
+#if defined(__x86_64__)
+#include <emmintrin.h> /* of every x86-64 */
+#endif
+
 /* All formats there are. */
-static const oct_source_kind *const kinds[] = {&oct_source_xai};
+static const oct_source_kind *const kinds[] = {&oct_source_xai, &oct_source_safetensors};
 
 enum {
     N_KINDS = sizeof kinds / sizeof *kinds,
@@ -90,7 +96,6 @@ static oct_status recognise(const char *path, const oct_source_kind **kind, char
 static const struct {
     const char *end, *what;
 } strangers[] = {
-    {".safetensors", "a Hugging Face model in safetensors"},
     {".gguf", "GGUF files"},
     {".bin.index.json", "a Hugging Face model of PyTorch files"},
     {".pth", "PyTorch files"},
@@ -251,13 +256,22 @@ oct_status oct_source_open(oct_source_params *p, oct_source **out, oct_error *er
     oct_status s = kind->open(p, out, err);
     p->root = NULL;
     free(root);
-    return s;
+    OCT_TRY(s);
+    (*out)->zeros = oct_zeros_new();
+    if ((*out)->zeros)
+        return OCT_OK;
+    oct_source_close(*out);
+    *out = NULL;
+    return no_memory(err);
 }
 
 void oct_source_close(oct_source *s)
 {
-    if (s)
-        s->kind->close(s);
+    if (!s)
+        return;
+    oct_zeros_free(s->zeros);
+    s->zeros = NULL;
+    s->kind->close(s);
 }
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
@@ -309,6 +323,80 @@ static void spread(const uint8_t *from, size_t element, bool wide, int64_t n, vo
     }
 }
 
+enum { SQUARE = 16 };
+
+/* SQUARE bytes from each of SQUARE rows: byte j of row i becomes byte i of row j. */
+#if defined(__x86_64__)
+static void turn_square(const uint8_t *from, size_t pitch, uint8_t *to, size_t to_pitch)
+{
+    __m128i a[SQUARE], b[SQUARE];
+    for (int i = 0; i < SQUARE; i++)
+        a[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + (size_t)i * pitch));
+    /* Four times: rows i and i + 8 shuffled like cards. */
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < SQUARE / 2; i++) {
+            b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + SQUARE / 2]);
+            b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + SQUARE / 2]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    for (int i = 0; i < SQUARE; i++)
+        _mm_storeu_si128((__m128i *)(void *)(to + (size_t)i * to_pitch), a[i]);
+}
+#else
+static void turn_square(const uint8_t *from, size_t pitch, uint8_t *to, size_t to_pitch)
+{
+    for (size_t j = 0; j < SQUARE; j++)
+        for (size_t i = 0; i < SQUARE; i++)
+            to[j * to_pitch + i] = from[i * pitch + j];
+}
+#endif
+
+/* Rows of n_columns bytes to columns of `to`. Through a small block, since rows whose length is a
+ * power of two share few sets of the cache. */
+static void turn_bytes(const uint8_t *from, int64_t n_rows, int64_t n_columns, uint8_t *to,
+                       int64_t pitch)
+{
+    enum { SIDE = 64 };
+    uint8_t block[SIDE][SIDE];
+    for (int64_t r = 0; r < n_rows; r += SIDE)
+        for (int64_t c = 0; c < n_columns; c += SIDE) {
+            const int nr = n_rows - r < SIDE ? (int)(n_rows - r) : SIDE;
+            const int nc = n_columns - c < SIDE ? (int)(n_columns - c) : SIDE;
+            uint8_t *corner = to + c * pitch + r;
+            for (int i = 0; i < nr; i++)
+                memcpy(block[i], from + (r + i) * n_columns + c, (size_t)nc);
+            for (int j = 0; j < nc; j += SQUARE)
+                for (int i = 0; i < nr; i += SQUARE) {
+                    if (j + SQUARE <= nc && i + SQUARE <= nr) {
+                        turn_square(&block[i][j], SIDE, corner + j * pitch + i, (size_t)pitch);
+                        continue;
+                    }
+                    for (int k = j; k < j + SQUARE && k < nc; k++)
+                        for (int l = i; l < i + SQUARE && l < nr; l++)
+                            corner[k * pitch + l] = block[l][k];
+                }
+        }
+}
+
+/* How many elements of a row are read at once when it is turned or converted: of int8 whole groups,
+ * if they are not longer than the buffer, since a source may have to look at one as a whole. */
+static int64_t run_of(const oct_source_tensor *t, int64_t n_columns)
+{
+    const int64_t group = t->n_groups && !rows_are_inputs(t) ? t->n_in / t->n_groups : RUN;
+    int64_t run = group > RUN / 2 && group <= BUFFER / 8 ? group : RUN;
+    return n_columns < run ? n_columns : run;
+}
+
+static oct_status read_block(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
+                             const oct_block *b, void *out, oct_error *err)
+{
+    OCT_TRY(s->kind->read(s, t, part, b, out, err));
+    if (s->zeros)
+        oct_zeros_look(s->zeros, t, part, b, out);
+    return OCT_OK;
+}
+
 /* A tile in the order that is wanted; wide: bf16 becomes f32. */
 static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct_source_part part,
                             const oct_tile *tile, oct_order order, bool wide, void *out,
@@ -319,11 +407,12 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
     const bool turned = order != t->order;
     wide = wide && element == 2;
     if (!turned && !wide)
-        return s->kind->read(s, t, part, &whole, out, err);
+        return read_block(s, t, part, &whole, out, err);
     const size_t width = wide ? 4 : element;
     const int64_t row_step = turned ? 1 : whole.n_columns, step = turned ? whole.n_rows : 1;
-    const int64_t run = whole.n_columns < RUN ? whole.n_columns : RUN;
-    const int64_t rows = BUFFER / ((int64_t)element * run);
+    const int64_t run = run_of(t, whole.n_columns);
+    int64_t rows = BUFFER / ((int64_t)element * run);
+    rows -= rows > SQUARE ? rows % SQUARE : 0;
     uint8_t *buffer = malloc(BUFFER);
     oct_status status = buffer ? OCT_OK : no_memory(err);
     for (int64_t r = 0; r < whole.n_rows && status == OCT_OK; r += rows)
@@ -332,7 +421,11 @@ static oct_status read_tile(const oct_source *s, const oct_source_tensor *t, oct
                            whole.n_columns - c};
             b.n_rows = b.n_rows < rows ? b.n_rows : rows;
             b.n_columns = b.n_columns < run ? b.n_columns : run;
-            status = s->kind->read(s, t, part, &b, buffer, err);
+            status = read_block(s, t, part, &b, buffer, err);
+            if (status == OCT_OK && turned && element == 1) {
+                turn_bytes(buffer, b.n_rows, b.n_columns, (uint8_t *)out + r + c * step, step);
+                continue;
+            }
             for (int64_t i = 0; i < b.n_rows && status == OCT_OK; i++)
                 spread(buffer + (size_t)(i * b.n_columns) * element, element, wide, b.n_columns,
                        (uint8_t *)out + (size_t)((r + i) * row_step + c * step) * width, step);
@@ -462,8 +555,8 @@ static oct_status map_tokenizer(oct_source *s, oct_error *err)
                           : S_ISREG(st->st_mode) ? "the file is empty"
                                                  : "not a regular file");
     if (status == OCT_OK) {
-        void *p = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) {
+        void *p = oct_file_map(NULL, (size_t)st->st_size, fd, 0, SIZE_MAX);
+        if (!p) {
             status = oct_fail(err, OCT_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
         } else {
             s->tokenizer = p;

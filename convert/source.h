@@ -81,6 +81,9 @@ typedef struct oct_source {
     int64_t n_files;
     uint64_t n_bytes; /* of all files */
     bool is_grok1;
+    /* Memory that grows while it is read, at most: the converter's share shrinks. */
+    size_t kept_bytes;
+    struct oct_zeros *zeros; /* runs of zeros in what was read; NULL: nobody looks */
 } oct_source;
 
 /* What a source is opened with. */
@@ -118,9 +121,12 @@ typedef struct oct_source_kind {
     void (*prefetch)(const oct_source *s, const oct_source_tensor *t, int64_t expert);
     /* Whether a file is one of the checkpoint's own. */
     bool (*is_file)(const oct_source *s, const struct stat *st);
+    /* Adds to the report what only the source knows, when all has been read. May be NULL. */
+    void (*tell)(const oct_source *s, oct_convert_report *r);
 } oct_source_kind;
 
-extern const oct_source_kind oct_source_xai; /* source_xai.c */
+extern const oct_source_kind oct_source_xai;         /* source_xai.c */
+extern const oct_source_kind oct_source_safetensors; /* source_safetensors.c */
 
 /* Finds out what p->path is and opens it (p->root is set here). For a path of no format the error
  * says what it is, and what would be right. On success *out is the caller's. */

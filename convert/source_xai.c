@@ -37,7 +37,7 @@ static oct_status fill(xai *x, const oct_source_params *p, const oct_folders *wh
     oct_hparams h = {0};
     OCT_TRY(oct_folders_find(where, p->config, "config.json", &s->config_path, err));
     if (s->config_path) {
-        OCT_TRY(oct_hparams_read(s->config_path, &h, p->warnings, err));
+        OCT_TRY(oct_hparams_read(s->config_path, OCT_HPARAM_XAI, &h, p->warnings, err));
         if (stat(s->config_path, &s->config_stat) != 0)
             return oct_fail(err, OCT_ERR_IO, "%s: %s", s->config_path, strerror(errno));
     }

@@ -16,7 +16,8 @@ enum { CHUNK = 4 << 20 };
 typedef struct job {
     const oct_synthetic_params *p;
     oct_grok_config config;
-    oct_output out; /* the caller's fd, or a file of our own */
+    oct_output out;        /* the caller's fd, or a file of our own */
+    oct_grok_types *types; /* [n_layers]; NULL: q8 */
     oct_grok_layouts layouts;
     const oct_grok_tensor **tensors;
     uint64_t *sums, *offsets;
@@ -192,6 +193,27 @@ static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)
     return OCT_OK;
 }
 
+/* The type asked for where experts are, q8 elsewhere. */
+static oct_status choose_types(job *j, oct_error *err)
+{
+    const int64_t n = j->config.n_layers;
+    oct_weight_type type;
+    if (!j->p->experts)
+        return OCT_OK;
+    OCT_TRY(oct_weight_type_named(j->p->experts, &type, err));
+    if (type != OCT_WEIGHT_Q8 && !j->p->hollow)
+        return oct_fail(err, OCT_ERR_UNSUPPORTED, "synthetic model: experts of %s are not made",
+                        j->p->experts);
+    j->types = calloc((size_t)n, sizeof *j->types);
+    if (!j->types)
+        return oct_fail(err, OCT_ERR_MEMORY, "synthetic model: out of memory");
+    for (int64_t i = 0; i < n; i++)
+        for (int k = 0; k < OCT_GROK_PACKED; k++)
+            if (oct_grok_shard_kind((oct_grok_kind)k) == OCT_SHARD_OF_EXPERTS)
+                j->types[i].of[k] = (uint8_t)type;
+    return OCT_OK;
+}
+
 /* The configuration and the tensors that follow from it; *list is malloc'd. */
 static oct_status plan(job *j, oct_grok_tensor **list, oct_error *err)
 {
@@ -202,7 +224,8 @@ static oct_status plan(job *j, oct_grok_tensor **list, oct_error *err)
     if (!p->config && p->n_vocab)
         j->config.n_vocab = p->n_vocab;
     OCT_TRY(oct_grok_config_check(&j->config, err));
-    OCT_TRY(oct_grok_layouts_init(&j->config, NULL, &j->layouts, err));
+    OCT_TRY(choose_types(j, err));
+    OCT_TRY(oct_grok_layouts_init(&j->config, j->types, &j->layouts, err));
     OCT_TRY(oct_grok_manifest(&j->config, &j->layouts, list, &j->n, err));
     for (int64_t i = 0; i < j->n; i++) {
         uint64_t bytes = 0;
@@ -220,6 +243,7 @@ oct_status oct_synthetic_bytes(const oct_synthetic_params *p, uint64_t *bytes, o
     oct_grok_tensor *list = NULL;
     oct_status s = plan(&j, &list, err);
     free(list);
+    free(j.types);
     *bytes = j.total;
     return s;
 }
@@ -251,7 +275,6 @@ static oct_status write_named(job *j, const oct_grok_tensor *list, oct_error *er
 {
     const char *out = j->p->out;
     OCT_TRY(oct_output_check(out, NULL, 0, err));
-    OCT_TRY(oct_output_room(out, j->total, err));
     OCT_TRY(oct_output_create(&j->out, out, j->total, NULL, err));
     OCT_TRY(write_model(j, list, err));
     tell(j, OCT_CONVERT_SYNC);
@@ -274,5 +297,6 @@ oct_status oct_synthetic_write(const oct_synthetic_params *p, oct_error *err)
         s = write_model(&j, list, err);
     }
     free(list);
+    free(j.types);
     return s;
 }

@@ -1,7 +1,11 @@
 #include "cgroup.h"
 
+#include <dirent.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- finding groups -------------------------------------------------------------------------- */
 
@@ -29,28 +33,69 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* Finds where a hierarchy is mounted: v2, or v1 with the controller. A line of mountinfo:
+/* Where a hierarchy may be seen: a mount point, and which group is its top as far as known. */
+typedef struct place {
+    char root[PATH_MAX], mount[PATH_MAX + 512];
+} place;
+
+enum { MAX_PLACES = 16 };
+typedef struct places {
+    place *p; /* [MAX_PLACES] */
+    int n;
+} places;
+
+static void add_place(places *l, const char *root, const char *mount)
+{
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->p[i].mount, mount) == 0)
+            return;
+    if (l->n == MAX_PLACES)
+        return;
+    place *p = &l->p[l->n++];
+    snprintf(p->root, sizeof p->root, "%s", root);
+    snprintf(p->mount, sizeof p->mount, "%s", mount);
+}
+
+/* As mounted: v2, or v1 with the controller. A line of mountinfo:
  * id parent major:minor root mount-point options ... - type source super-options */
-static bool find_mount(const char *root, const char *controller, bool v2, char *mount_root,
-                       char *mount)
+static void list_mounts(const char *root, const char *controller, bool v2, places *l)
 {
     FILE *f = open_proc(root, "mountinfo");
-    char line[8192], type[32], super[1024];
-    bool found = false;
-    if (!f)
-        return false;
-    while (!found && fgets(line, sizeof line, f)) {
+    char line[3 * PATH_MAX], type[32], super[1024], mount_root[PATH_MAX], mount[PATH_MAX];
+    while (f && fgets(line, sizeof line, f)) {
         const char *dash = strstr(line, " - ");
         if (!dash || sscanf(dash, " - %31s %*s %1023s", type, super) != 2 ||
             sscanf(line, "%*s %*s %*s %4095s %4095s", mount_root, mount) != 2)
             continue;
-        if (v2)
-            found = strcmp(type, "cgroup2") == 0;
-        else
-            found = strcmp(type, "cgroup") == 0 && has_word(super, controller);
+        if (v2 ? strcmp(type, "cgroup2") == 0
+               : strcmp(type, "cgroup") == 0 && has_word(super, controller))
+            add_place(l, mount_root, mount);
     }
-    fclose(f);
-    return found;
+    if (f)
+        fclose(f);
+}
+
+/* Containers show groups in places that mountinfo does not tell, or tells wrongly: folders named
+ * after their controllers, where such folders usually are. */
+static void list_usual(const char *root, const char *controller, bool v2, places *l)
+{
+    static const char *const above[] = {"/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/mnt/cgroup"};
+    for (size_t i = 0; i < sizeof above / sizeof *above; i++) {
+        char dir[PATH_MAX], full[PATH_MAX + 512];
+        snprintf(dir, sizeof dir, "%s%s", root, above[i]);
+        DIR *d = opendir(dir);
+        snprintf(full, sizeof full, "%s/cgroup.controllers", dir);
+        if (v2 && d && access(full, F_OK) == 0)
+            add_place(l, "/", above[i]);
+        for (struct dirent *e; d && (e = readdir(d));) {
+            if (!(v2 ? strcmp(e->d_name, "unified") == 0 : has_word(e->d_name, controller)))
+                continue;
+            snprintf(full, sizeof full, "%s/%s", above[i], e->d_name);
+            add_place(l, "/", full);
+        }
+        if (d)
+            closedir(d);
+    }
 }
 
 /* Lines of /proc/self/cgroup: "0::/path" for v2, "N:controllers:/path" for v1. */
@@ -75,26 +120,48 @@ static bool find_group(const char *root, const char *controller, bool v2, char *
     return found;
 }
 
-static void walk(const char *root, const char *controller, bool v2, oct_cgroup_fn *fn, void *ctx)
+/* The process's group in a place, as a folder: below the mount's top group, if its path begins with
+ * that; else, in a container that is told its path outside, whatever end of that path is there. */
+static bool find_folder(const char *root, const place *p, const char *group, char dir[4 * PATH_MAX])
 {
-    char mount_root[PATH_MAX], mount[PATH_MAX], group[PATH_MAX], dir[3 * PATH_MAX];
-    if (!find_mount(root, controller, v2, mount_root, mount) ||
-        !find_group(root, controller, v2, group))
-        return;
-    /* Inside a container the mount may show only a part of the tree: drop that part's prefix. */
-    size_t n_root = strcmp(mount_root, "/") == 0 ? 0 : strlen(mount_root);
-    const char *below = strncmp(group, mount_root, n_root) == 0 ? group + n_root : "";
+    struct stat st;
+    size_t n = strcmp(p->root, "/") == 0 ? 0 : strlen(p->root);
+    const char *below = strncmp(group, p->root, n) == 0 ? group + n : group;
     if (strcmp(below, "/") == 0 || strstr(below, "/.."))
         below = "";
-    size_t top = strlen(root) + strlen(mount);
-    snprintf(dir, sizeof dir, "%s%s%s", root, mount, below);
     for (;;) {
-        fn(ctx, dir, v2);
-        char *slash = strrchr(dir, '/');
-        if (!slash || strlen(dir) <= top)
-            return;
-        *slash = 0;
+        snprintf(dir, 4 * PATH_MAX, "%s%s%s", root, p->mount, below);
+        if (stat(dir, &st) == 0 && S_ISDIR(st.st_mode))
+            return true;
+        if (!*below)
+            return false;
+        below = strchr(below + 1, '/');
+        below = below ? below : "";
     }
+}
+
+static void walk(const char *root, const char *controller, bool v2, oct_cgroup_fn *fn, void *ctx)
+{
+    char group[PATH_MAX] = "", dir[4 * PATH_MAX];
+    places l = {calloc(MAX_PLACES, sizeof *l.p), 0};
+    if (!l.p)
+        return;
+    bool known = find_group(root, controller, v2, group);
+    list_mounts(root, controller, v2, &l);
+    list_usual(root, controller, v2, &l);
+    for (int i = 0; i < l.n && known; i++) {
+        if (!find_folder(root, &l.p[i], group, dir))
+            continue;
+        size_t top = strlen(root) + strlen(l.p[i].mount);
+        for (;;) {
+            fn(ctx, dir, v2);
+            char *slash = strrchr(dir, '/');
+            if (!slash || strlen(dir) <= top)
+                break;
+            *slash = 0;
+        }
+    }
+    free(l.p);
 }
 
 void oct_cgroup_walk(const char *root, const char *controller, oct_cgroup_fn *fn, void *ctx)

@@ -1,3 +1,4 @@
+#include "file_map.h"
 #include "gguf_part.h"
 
 #include <errno.h>
@@ -222,8 +223,7 @@ static oct_status map_runs(const oct_part *p, int fd, const char *path, const vo
                         whole, strerror(errno));
     for (int64_t i = 0; i < p->n_runs; i++) {
         const oct_part_run *r = &p->run[i];
-        if (mmap(base + r->at, (size_t)r->bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd,
-                 (off_t)r->place) == MAP_FAILED) {
+        if (!oct_file_map(base + r->at, (size_t)r->bytes, fd, r->place, SIZE_MAX)) {
             oct_status s = oct_fail(err, OCT_ERR_MEMORY, "%s: cannot map %" PRIu64 " bytes: %s",
                                     path, r->bytes, strerror(errno));
             munmap(base, whole);
@@ -241,8 +241,7 @@ oct_status oct_part_map(int fd, const char *path, uint64_t file_bytes, const voi
     *n = (size_t)(*part ? (*part)->whole_bytes : file_bytes);
     if (*part)
         return map_runs(*part, fd, path, map, err);
-    void *p = mmap(NULL, *n, PROT_READ, MAP_SHARED, fd, 0);
-    *map = p == MAP_FAILED ? NULL : p;
+    *map = oct_file_map(NULL, *n, fd, 0, SIZE_MAX);
     return *map ? OCT_OK
                 : oct_fail(err, OCT_ERR_MEMORY, "%s: cannot map %zu bytes: %s", path, *n,
                            strerror(errno));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 #include <sys/vfs.h>
 
 #include "cgroup.h"
@@ -103,6 +104,9 @@ static uint64_t available(const char *root)
             bytes = kib * 1024;
     if (f)
         fclose(f);
+    struct sysinfo info; /* without /proc: less than that, since it knows of no cache */
+    if (bytes == UINT64_MAX && !*root && sysinfo(&info) == 0)
+        bytes = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     return bytes;
 }
 

@@ -35,11 +35,12 @@ struct oct_team {
     gate barrier;                     /* word: barriers passed */
     _Alignas(64) _Atomic int waiting; /* threads at the current barrier */
     int n_threads, n_started;
+    pid_t process; /* that has the threads */
     _Atomic int quit;
     oct_team_fn *fn;
     void *ctx;
     pthread_t *thread; /* [n_threads], 0 unused */
-    int *cpu;          /* [n_threads]; NULL: nobody is bound */
+    cpu_set_t *cpus;   /* [n_threads]; NULL: nobody is bound */
     wait_time *waited; /* [n_threads] */
     /* Of thread 0, while depth > 0. */
     int depth;
@@ -120,22 +121,14 @@ double oct_team_waited(const oct_team *t)
 
 static bool bind_self(const oct_team *t, int thread)
 {
-    cpu_set_t *set = CPU_ALLOC((size_t)t->cpu[thread] + 1);
-    size_t bytes = CPU_ALLOC_SIZE((size_t)t->cpu[thread] + 1);
-    if (!set)
-        return false;
-    CPU_ZERO_S(bytes, set);
-    CPU_SET_S((size_t)t->cpu[thread], bytes, set);
-    bool ok = sched_setaffinity(0, bytes, set) == 0;
-    CPU_FREE(set);
-    return ok;
+    return sched_setaffinity(0, sizeof t->cpus[thread], &t->cpus[thread]) == 0;
 }
 
 static void *worker(void *arg)
 {
     starter s = *(starter *)arg;
     free(arg);
-    if (s.team->cpu)
+    if (s.team->cpus)
         (void)bind_self(s.team, s.thread);
     my_waited = &s.team->waited[s.thread];
     uint32_t seen = 0;
@@ -164,18 +157,18 @@ static oct_status start_worker(oct_team *t, int i, oct_error *err)
     return OCT_OK;
 }
 
-/* Copies cpu; false without memory. */
-static bool copy_cpus(oct_team *t, const int *cpu)
+/* False without memory. */
+static bool copy_cpus(oct_team *t, const cpu_set_t *cpus)
 {
-    if (!cpu)
+    if (!cpus)
         return true;
-    t->cpu = malloc((size_t)t->n_threads * sizeof *t->cpu);
-    if (t->cpu)
-        memcpy(t->cpu, cpu, (size_t)t->n_threads * sizeof *t->cpu);
-    return t->cpu != NULL;
+    t->cpus = malloc((size_t)t->n_threads * sizeof *t->cpus);
+    if (t->cpus)
+        memcpy(t->cpus, cpus, (size_t)t->n_threads * sizeof *t->cpus);
+    return t->cpus != NULL;
 }
 
-oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out, oct_error *err)
+oct_status oct_team_new(int n_threads, const cpu_set_t *cpus, oct_team **out, oct_error *err)
 {
     *out = NULL;
     if (n_threads < 1 || n_threads > OCT_MAX_THREADS)
@@ -191,17 +184,22 @@ oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out, oct_error
     memset(t, 0, sizeof *t);
     t->n_threads = n_threads;
     t->n_started = 1;
+    t->process = getpid();
     t->thread = ids;
     t->waited = aligned_alloc(64, (size_t)n_threads * sizeof *t->waited);
     if (t->waited)
         memset(t->waited, 0, (size_t)n_threads * sizeof *t->waited);
-    if (!t->waited || !copy_cpus(t, cpu)) {
+    if (!t->waited || !copy_cpus(t, cpus)) {
         oct_team_free(t);
         return oct_fail(err, OCT_ERR_MEMORY, "threads: out of memory");
     }
 
-    sigset_t all, before;
+    sigset_t all, before; /* but those that a thread's own instructions raise */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     oct_status status = OCT_OK;
     for (int i = 1; i < n_threads && status == OCT_OK; i++)
@@ -221,11 +219,11 @@ void oct_team_free(oct_team *t)
         return;
     atomic_store(&t->quit, 1);
     gate_open(&t->start);
-    for (int i = 1; i < t->n_started; i++)
+    for (int i = 1; i < t->n_started && t->process == getpid(); i++)
         pthread_join(t->thread[i], NULL);
     free(t->thread);
     free(t->waited);
-    free(t->cpu);
+    free(t->cpus);
     free(t);
 }
 
@@ -238,7 +236,7 @@ void oct_team_begin(oct_team *t)
 {
     if (t->depth++ == 0)
         t->bound =
-            t->cpu && sched_getaffinity(0, sizeof t->before, &t->before) == 0 && bind_self(t, 0);
+            t->cpus && sched_getaffinity(0, sizeof t->before, &t->before) == 0 && bind_self(t, 0);
 }
 
 void oct_team_end(oct_team *t)

@@ -6,6 +6,7 @@
 #ifndef OCT_THREADS_H
 #define OCT_THREADS_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,11 +20,11 @@ static inline bool oct_cancelled(const volatile int *cancel)
 
 typedef struct oct_team oct_team;
 
-/* n_threads 1..OCT_MAX_THREADS. cpu: [n_threads] operating system's number of the processor that
- * each thread is bound to, NULL: none is. Thread 0 is bound while a run lasts only. A refused
+/* n_threads 1..OCT_MAX_THREADS. cpus: [n_threads] the processors that each thread is bound to,
+ * NULL: none is. Thread 0 is bound while a run lasts only. A refused
  * binding costs speed, not correctness. Signals are blocked in the new
- * threads. */
-OCT_MUST_CHECK oct_status oct_team_new(int n_threads, const int *cpu, oct_team **out,
+ * threads, but those that their own instructions raise. */
+OCT_MUST_CHECK oct_status oct_team_new(int n_threads, const cpu_set_t *cpus, oct_team **out,
                                        oct_error *err);
 void oct_team_free(oct_team *t); /* NULL is fine; not from inside a run */
 int oct_team_size(const oct_team *t);

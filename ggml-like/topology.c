@@ -1,11 +1,15 @@
 #include "topology.h"
 
 #include <hwloc.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cgroup.h"
+
+static const char CPUS[] = "/sys/devices/system/cpu";
 
 typedef struct core_place {
     int cpu, node; /* node: operating system's number, -1 if there are none */
@@ -54,6 +58,27 @@ static oct_status fill(oct_topology *t, core_place *cores, int n, oct_error *err
     return OCT_OK;
 }
 
+/* What the system says without hwloc: each CPU that this process may use is a core. */
+static oct_status read_affinity(oct_topology *t, oct_error *err)
+{
+    cpu_set_t set;
+    core_place cores[CPU_SETSIZE];
+    int n = 0;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (int i = 0; i < CPU_SETSIZE; i++)
+            if (CPU_ISSET(i, &set))
+                cores[n++] = (core_place){i, -1};
+    if (n == 0) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        for (; n < online && n < CPU_SETSIZE; n++)
+            cores[n] = (core_place){n, -1};
+    }
+    if (n == 0)
+        cores[n++] = (core_place){0, -1};
+    t->why = "CPUs";
+    return fill(t, cores, n, err);
+}
+
 /* Reads a loaded topology. */
 static oct_status read_cores(hwloc_topology_t topology, oct_topology *t, oct_error *err)
 {
@@ -68,10 +93,14 @@ static oct_status read_cores(hwloc_topology_t topology, oct_topology *t, oct_err
     if (t->real)
         (void)hwloc_get_cpubind(topology, mask, HWLOC_CPUBIND_PROCESS);
     int n = list_cores(topology, mask, cores, &all);
-    if (n == 0) /* a machine that does not tell its cores */
-        cores[n++] = (core_place){hwloc_bitmap_first(mask) < 0 ? 0 : hwloc_bitmap_first(mask), -1};
     t->why = n < all ? "affinity" : "cores";
-    oct_status s = fill(t, cores, n, err);
+    oct_status s = OCT_OK;
+    if (n > 0)
+        s = fill(t, cores, n, err);
+    else if (t->real) /* a machine that does not tell its cores */
+        s = read_affinity(t, err);
+    else
+        s = oct_fail(err, OCT_ERR_ARG, "topology: expected cores, found none");
     hwloc_bitmap_free(mask);
     free(cores);
     return s;
@@ -85,20 +114,30 @@ static int set_source(hwloc_topology_t topology, const char *synthetic)
                                   : hwloc_topology_set_synthetic(topology, synthetic);
 }
 
-oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *err)
+static oct_status load(const char *synthetic, oct_topology *t, oct_error *err)
 {
     hwloc_topology_t topology;
-    *t = (oct_topology){.real = !synthetic};
     if (hwloc_topology_init(&topology) < 0)
         return oct_fail(err, OCT_ERR_MEMORY, "topology: hwloc cannot start");
-    oct_status s;
-    if (set_source(topology, synthetic) < 0 || hwloc_topology_load(topology) < 0)
-        s = oct_fail(err, OCT_ERR_ARG, "topology: hwloc does not understand '%s'",
-                     synthetic ? synthetic : "this machine");
-    else
+    oct_status s = OCT_OK;
+    if (set_source(topology, synthetic) == 0 && hwloc_topology_load(topology) == 0)
         s = read_cores(topology, t, err);
+    else if (t->real)
+        s = read_affinity(t, err);
+    else
+        s = oct_fail(err, OCT_ERR_ARG, "topology: hwloc does not understand '%s'", synthetic);
     hwloc_topology_destroy(topology);
-    OCT_TRY(s);
+    return s;
+}
+
+oct_status oct_topology_load(const char *synthetic, oct_topology *t, oct_error *err)
+{
+    *t = (oct_topology){.real = !synthetic};
+    /* Without /sys hwloc complains on standard error, and has little to tell. */
+    if (t->real && access(CPUS, F_OK) != 0)
+        OCT_TRY(read_affinity(t, err));
+    else
+        OCT_TRY(load(synthetic, t, err));
     t->n_threads = t->n_cores;
     double quota = t->real ? oct_cgroup_cpus("") : 0;
     if (quota > 0 && quota < t->n_threads) {
@@ -133,15 +172,24 @@ void oct_topology_spread(const oct_topology *t, int n_threads, int *core)
 oct_status oct_topology_team(const oct_topology *t, int n_threads, bool bind, oct_team **out,
                              oct_error *err)
 {
-    if (!bind || !t->real || n_threads > t->n_cores)
+    const bool all = n_threads == t->n_cores;
+    if (!bind || !t->real || n_threads > t->n_cores || (!all && t->n_nodes == 1))
         return oct_team_new(n_threads, NULL, out, err);
     int *core = malloc((size_t)n_threads * sizeof *core);
-    if (!core)
-        return oct_fail(err, OCT_ERR_MEMORY, "topology: out of memory");
-    oct_topology_spread(t, n_threads, core);
-    for (int i = 0; i < n_threads; i++)
-        core[i] = t->cpu[core[i]];
-    oct_status s = oct_team_new(n_threads, core, out, err);
+    cpu_set_t *sets = calloc((size_t)n_threads, sizeof *sets);
+    oct_status s = OCT_OK;
+    if (core && sets) {
+        oct_topology_spread(t, n_threads, core);
+        for (int i = 0; i < n_threads; i++)
+            for (int k = 0; k < t->n_cores; k++)
+                if (t->cpu[k] < CPU_SETSIZE &&
+                    (k == core[i] || (!all && t->node[k] == t->node[core[i]])))
+                    CPU_SET((size_t)t->cpu[k], &sets[i]);
+        s = oct_team_new(n_threads, sets, out, err);
+    } else {
+        s = oct_fail(err, OCT_ERR_MEMORY, "topology: out of memory");
+    }
     free(core);
+    free(sets);
     return s;
 }

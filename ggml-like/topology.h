@@ -17,7 +17,8 @@ typedef struct oct_topology {
     int *node;       /* [n_cores] 0..n_nodes-1, ascending */
     int *os_node;    /* [n_nodes] operating system's number; -1 if the machine has no NUMA nodes */
     int n_threads;   /* to run by default: cores, or fewer where a quota allows fewer */
-    const char *why; /* what decided n_threads: "cores", "affinity" or "cgroup quota" */
+    const char *why; /* what decided n_threads: "cores", "CPUs" (cores are not known), "affinity",
+                         "cgroup quota" */
     bool real;       /* this machine: threads and pages can be bound */
 } oct_topology;
 
@@ -42,8 +43,10 @@ OCT_MUST_CHECK oct_status oct_machine_find(const oct_machine *m, const oct_machi
  * evenly, threads of a node are neighbours. core[n_threads] receives indices into cpu and node. */
 void oct_topology_spread(const oct_topology *t, int n_threads, int *core);
 
-/* A team spread like that; with bind each thread on a core of its own, where the machine is real
- * and has that many. */
+/* A team spread like that. With bind, on a real machine: if there are as many threads as cores, each
+ * on a core of its own; if there are fewer, each on the cores of its NUMA node, since another
+ * program's, or another session's, would be bound to the same few, and which are free only the system
+ * knows. */
 OCT_MUST_CHECK oct_status oct_topology_team(const oct_topology *t, int n_threads, bool bind,
                                             oct_team **out, oct_error *err);
 

@@ -101,3 +101,8 @@ size_t oct_utf8_end(oct_utf8 *u, char *out)
     u->n_due = 0;
     return put_replacement(out);
 }
+
+size_t oct_utf8_bom(const char *text, size_t n)
+{
+    return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}

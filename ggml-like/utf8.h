@@ -21,6 +21,10 @@ OCT_API bool oct_utf8_is_control(const char *s, size_t n);
 /* Offset of the first byte of text[n] that is not UTF-8, n if all is. */
 OCT_API size_t oct_utf8_valid(const char *text, size_t n);
 
+/* 3 if text[n] begins with a byte order mark, which says that it is UTF-8 and is no part of it;
+ * else 0. */
+OCT_API size_t oct_utf8_bom(const char *text, size_t n);
+
 /* ---- repair of a stream --------------------------------------------------------------------- */
 
 /* Characters may arrive in pieces; bytes that belong to none become U+FFFD, one for each maximal

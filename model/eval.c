@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "session_impl.h"
 #include "machine.h"
@@ -240,6 +241,11 @@ oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits, oct_error
 {
     if (s->comm_status != OCT_OK || s->comm->broken)
         return oct_fail(err, OCT_ERR_COMM, "another rank could not be reached");
+    if (s->process != getpid())
+        return oct_fail(err, OCT_ERR_ARG,
+                        "this session's threads are those of process %ld, which this one (%ld) has "
+                        "forked off from: make a session here",
+                        (long)s->process, (long)getpid());
     OCT_TRY(check_batch(s, b, logits, err));
     double start = oct_seconds();
     oct_status status = OCT_OK;

@@ -99,6 +99,7 @@ typedef struct oct_grok_bytes {
     uint64_t held;   /* bytes of tensors that a shard has, their padding included */
     uint64_t common; /* read for every token, without padding: attention, norms, router, head */
     uint64_t expert; /* and for each expert that the token uses, in all layers together */
+    uint64_t attention, head; /* the parts of common that are its matrices, and the output's */
 } oct_grok_bytes;
 /* Of a rank's shard; NULL: of all. Pure, and quick: no list of tensors is made. */
 oct_grok_bytes oct_grok_weight_bytes(const oct_grok_config *c, const oct_grok_layouts *l,

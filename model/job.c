@@ -20,6 +20,7 @@ enum { ORDER_OPEN = 1, ORDER_FOLDS, ORDER_END };
 typedef struct order {
     int64_t what;
     int64_t force;             /* OPEN: although the weights do not fit */
+    int64_t check;             /* OPEN: the file's checksums */
     int64_t n_floats, n_folds; /* FOLDS */
     unsigned layouts;          /* OPEN: that may be chosen */
     oct_session_params params; /* pointers are not used */
@@ -38,6 +39,7 @@ struct oct_job {
     oct_comm *comm;
     oct_job_voice voice;
     bool over;    /* all ranks know that the job has ended */
+    int n_others; /* ranks that run another program than rank 0 */
     bool settled; /* the layout: later sessions keep it, what it leaves out is unmapped */
     /* Of the last session. */
     oct_shard_layout layout;
@@ -66,14 +68,33 @@ static void say_of_network(void *ctx, bool fatal, const char *text)
     oct_job_tell(&j->voice, fatal ? OCT_JOB_ERROR : OCT_JOB_WARNING, "%s", text);
 }
 
-static bool launched(void)
+/* How a launcher tells the processes that it starts of each other; of the first that is set the number
+ * is how many there are, which PMIx tells only those who ask it (0: unknown). Slurm sets its own for
+ * all steps; a batch script is a step of one task. */
+static const struct launcher {
+    const char *mark, *size, *name;
+} launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "Open MPI"},
+                 {"PMI_SIZE", "PMI_SIZE", "an MPI like MPICH or Intel's"},
+                 {"MPI_LOCALNRANKS", "MPI_LOCALNRANKS", "an MPI like MPICH or Intel's"},
+                 {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MVAPICH"},
+                 {"PMIX_RANK", NULL, "PMIx"},
+                 {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS", "Slurm"}};
+
+/* Who has started this process as one of several, *n; NULL: nobody, or OCTET_RANKS=0 says that they
+ * have nothing to do with each other. */
+static const struct launcher *launched(int *n)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK",
-                                        "MPI_LOCALNRANKS"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i]))
-            return strcmp(names[i], "OMPI_COMM_WORLD_SIZE") != 0 || atoi(getenv(names[i])) > 1;
-    return false;
+    const char *ranks = getenv("OCTET_RANKS");
+    if (ranks && strcmp(ranks, "0") == 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const char *size = launchers[i].size ? getenv(launchers[i].size) : NULL;
+        if (!getenv(launchers[i].mark))
+            continue;
+        *n = size ? atoi(size) : 0;
+        return launchers[i].size && *n < 2 ? NULL : &launchers[i];
+    }
+    return NULL;
 }
 
 static oct_status open_comm(oct_job *j, oct_error *err)
@@ -111,14 +132,18 @@ static oct_status compare_builds(oct_job *j, oct_error *err)
         j->over = true;
         status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
     }
+    if (status == OCT_OK)
+        j->n_others = oct_rank_programs_differ(all, c->size, c->rank == 0 ? &j->voice : &silent);
     free(all);
     return status;
 }
 
 oct_status oct_job_join(oct_job_say_fn *say, void *ctx, oct_job **out, oct_error *err)
 {
+    int announced = 0;
+    const struct launcher *by = launched(&announced);
     *out = NULL;
-    if (!launched())
+    if (!by)
         return OCT_OK;
     oct_job *j = calloc(1, sizeof *j);
     if (!j)
@@ -131,7 +156,14 @@ oct_status oct_job_join(oct_job_say_fn *say, void *ctx, oct_job **out, oct_error
             status = OCT_OK;
     } else if (status == OCT_OK) {
         oct_job_leave(j);
-        return OCT_OK;
+        return announced < 2
+                   ? OCT_OK
+                   : oct_fail(err, OCT_ERR_UNSUPPORTED,
+                              "one of %d ranks that %s has started, but the MPI that octet "
+                              "was built with (Open MPI) sees none of the others: use its "
+                              "mpirun (with Slurm: srun --mpi=pmix), or OCTET_RANKS=0 for "
+                              "programs that have nothing to do with each other",
+                              announced, by->name);
     }
     *out = j;
     return status;
@@ -368,7 +400,7 @@ static oct_status make_together(oct_job *j, const order *o, oct_model *m,
         int problems = oct_rank_compare(all, c->size, &silent, &kernels);
         if (c->rank == 0 && (problems > 0 || !j->settled)) /* what is well is told once */
             (void)oct_rank_compare(all, c->size, &j->voice, &kernels);
-        if (problems > 0)
+        if (problems + j->n_others > 0)
             status = oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
         p.no_bind |= oct_rank_shares_cores(all, c->size, c->rank);
         if (status == OCT_OK)
@@ -410,7 +442,8 @@ oct_status oct_job_session_new(oct_job *j, oct_model *m, const oct_job_session *
                .layouts = j->settled ? 1u << j->layout : how->layouts,
                .force = how->force,
                .params = *p,
-               .gpu = how->gpu};
+               .gpu = how->gpu,
+               .check = how->check};
     *out = NULL;
     OCT_TRY(check_open(j, err));
     OCT_TRY(absolute(how->model, o.path, err));
@@ -527,6 +560,10 @@ static oct_status serve_once(oct_job *j, const order *o, oct_error *err)
     p.gpus = NULL;
     char path[PATH_MAX];
     (void)!oct_model_open(oct_job_path(j, o->path, path, sizeof path), &m, &opened);
+    if (m && o->check && oct_file_verify(m->file, NULL, NULL, NULL, &opened) != OCT_OK) {
+        oct_model_close(m);
+        m = NULL;
+    }
     oct_status status = make_together(j, o, m, &p, &opened, &s, err);
     if (status == OCT_OK) {
         status = oct_session_serve(s, err);

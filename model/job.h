@@ -48,6 +48,8 @@ typedef struct oct_job_session {
     bool force;       /* although the weights do not fit into memory */
     /* Of every rank's machine, whose GPUs its ranks share; params.gpus is not used. */
     oct_gpu_use gpu;
+    bool check; /* the other ranks compare what their files hold with its checksums, see
+                   oct_verify; rank 0 has done so */
 } oct_job_session;
 
 /* Rank 0: all ranks open the model and make their part of a session. They compare builds, model
@@ -82,7 +84,7 @@ OCT_API oct_comm_stats oct_job_stats(const oct_job *j);
 OCT_API oct_comm_stats oct_job_stats_before(const oct_job *j);
 
 /* Seconds for a token of one sequence behind `depth` others with the layout of the last session:
- * reading and exchange at its pace, see oct_predict_token. */
+ * reading and exchange at its pace, see oct_predict_step. */
 OCT_API double oct_job_predict(const oct_job *j, const oct_model *m, int64_t depth, oct_kv_type kv);
 
 /* Where the time of some work went, seconds on this rank: its own computing; its messages, had

@@ -44,18 +44,25 @@ static void read_notes(const char *at, size_t left, char *out)
     }
 }
 
-/* Called for the program and each library; not for others after it has returned 1. */
-static int find_build_id(struct dl_phdr_info *info, size_t size, void *ctx)
+static void read_build_id(const struct dl_phdr_info *info, char *out)
 {
-    char *out = ctx;
-    (void)size;
-    if (!holds_this_code(info))
-        return 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
         if (h->p_type == PT_NOTE)
             read_notes((const char *)info->dlpi_addr + h->p_vaddr, h->p_memsz, out);
     }
+}
+
+/* Called for the program first, then for each library; for no more after it has returned 1. */
+static int find_build_ids(struct dl_phdr_info *info, size_t size, void *ctx)
+{
+    oct_rank_build *b = ctx;
+    (void)size;
+    if (!b->program[0])
+        read_build_id(info, b->program);
+    if (!holds_this_code(info))
+        return 0;
+    read_build_id(info, b->build);
     return 1;
 }
 
@@ -64,7 +71,7 @@ void oct_rank_build_self(oct_rank_build *b)
     memset(b, 0, sizeof *b);
     gethostname(b->host, sizeof b->host - 1);
     snprintf(b->version, sizeof b->version, "%s", oct_version());
-    dl_iterate_phdr(find_build_id, b->build);
+    dl_iterate_phdr(find_build_ids, b);
 }
 
 int oct_rank_builds_differ(const oct_rank_build *b, int n, const oct_job_voice *v)
@@ -81,6 +88,21 @@ int oct_rank_builds_differ(const oct_rank_build *b, int n, const oct_job_voice *
                          b[0].build[0] ? b[0].build : "none");
         else
             continue;
+        differ++;
+    }
+    return differ;
+}
+
+int oct_rank_programs_differ(const oct_rank_build *b, int n, const oct_job_voice *v)
+{
+    int differ = 0;
+    for (int i = 1; i < n; i++) {
+        if (strcmp(b[i].program, b[0].program) == 0)
+            continue;
+        oct_job_tell(v, OCT_JOB_ERROR,
+                     "rank %d on %s: another build of the program (%.12s, rank 0 on %s has %.12s)",
+                     i, b[i].host, b[i].program[0] ? b[i].program : "no build id", b[0].host,
+                     b[0].program[0] ? b[0].program : "none");
         differ++;
     }
     return differ;
@@ -258,7 +280,7 @@ static int compare_one(const oct_rank_report *r, int i, const oct_job_voice *v)
                      r[i].host, (unsigned long long)r[i].fingerprint, r[0].host,
                      (unsigned long long)r[0].fingerprint);
     }
-    if (r[i].need > r[i].have) {
+    if (r[i].status == OCT_OK && r[i].need > r[i].have) {
         problems++;
         oct_job_tell(v, OCT_JOB_ERROR, "rank %d on %s: its part needs %s, but only %s is available",
                      i, r[i].host, oct_memory_text(r[i].need, a), oct_memory_text(r[i].have, b));
@@ -273,9 +295,11 @@ static int compare_host(const oct_rank_report *r, int n, int i, const oct_job_vo
     uint64_t need, have;
     char a[24], b[24];
     for (int k = 0; k < n; k++) {
-        if (k < i && same_host(&r[k], &r[i]))
+        if (!same_host(&r[k], &r[i]))
+            continue;
+        if (k < i || r[k].status != OCT_OK) /* what one that could not look needs is unknown */
             return 0;
-        ranks += same_host(&r[k], &r[i]);
+        ranks++;
     }
     if (ranks == 1 || oct_rank_host_fits(r, n, i, &need, &have)) /* one has told already */
         return 0;

@@ -23,11 +23,15 @@ void oct_job_tell(const oct_job_voice *v, oct_job_level level, const char *fmt, 
 typedef struct oct_rank_build {
     char host[64], version[OCT_VERSION_TEXT_MAX];
     char build[64]; /* the linker's checksum of the object that holds this code, in hex; "": none */
+    char program[64]; /* the same of the program */
 } oct_rank_build;
 void oct_rank_build_self(oct_rank_build *b);
 
 /* Tells every rank that is not what rank 0 is; returns how many. */
 int oct_rank_builds_differ(const oct_rank_build *b, int n, const oct_job_voice *v);
+/* The same of the programs that use the library: what they send is alike, so that the rest can be
+ * compared, but they do not belong together. */
+int oct_rank_programs_differ(const oct_rank_build *b, int n, const oct_job_voice *v);
 
 /* ---- memory, cores, models ------------------------------------------------------------------- */
 

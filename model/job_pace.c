@@ -2,14 +2,18 @@
  * time that their messages take. */
 #include <math.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "job_impl.h"
 #include "machine.h"
 #include "measure.h"
 #include "probe.h"
+#include "read_block.h"
 
-enum { FOLDS = 32, LONG_VECTOR = 8, LINE = 64, PAGE = 4096, HUGE_PAGE = 2 << 20 };
+enum {
+    FOLDS = 32,
+    LONG_VECTOR = 8,
+    READ_SHARE = 32 /* of the memory: other ranks of the host take theirs */
+};
 static const size_t READ_BYTES = 32 << 20, READ_LIMIT = (size_t)4 << 30; /* per thread; of all */
 
 /* The fastest of some folds: what the exchange takes when nobody is late. */
@@ -24,55 +28,23 @@ static oct_status time_fold(oct_comm *c, float *x, int64_t n, double *seconds, o
     return OCT_OK;
 }
 
-/* Memory to read: a small share, since other ranks of the host take theirs. NULL: there is none. */
-static char *new_block(int n_threads, size_t *bytes)
-{
-    oct_memory have;
-    oct_memory_get("", &have);
-    uint64_t share = have.limit / 32;
-    size_t n = (size_t)n_threads * READ_BYTES;
-    n = n < READ_LIMIT ? n : READ_LIMIT;
-    n = n < share ? n : (size_t)share;
-    char *p = NULL;
-    for (; n >= HUGE_PAGE && !p; n /= 2) {
-        *bytes = n / HUGE_PAGE * HUGE_PAGE;
-        p = aligned_alloc(HUGE_PAGE, *bytes);
-    }
-    if (p)
-        (void)madvise(p, *bytes, MADV_HUGEPAGE); /* fewer faults; a refusal costs time only */
-    return p;
-}
-
-/* A thread's part is that which it will read: so it lies on its NUMA node. Then flushes the lines
- * that this first touch left cached. */
-static void touch_thread(void *ctx, int thread, int n_threads)
-{
-    const oct_probe_span *span = ctx;
-    char *p = (char *)(uintptr_t)span->data;
-    int64_t lo, hi;
-    oct_team_range((int64_t)(span->bytes / 256), thread, n_threads, &lo, &hi);
-    for (int64_t i = 256 * lo; i < 256 * hi; i += PAGE)
-        p[i] = 1;
-    oct_probe_uncache(p + 256 * lo, (size_t)(hi - lo) * 256);
-}
-
 /* All ranks read at once. *rate: 0 if this one cannot measure it. */
 static oct_status time_reading(oct_comm *c, int n_threads, const oct_kernels *row, double *all,
                                double *rate, oct_error *err)
 {
     oct_team *team = NULL;
     oct_error none = {0};
-    size_t bytes = 0;
-    char *block = new_block(n_threads, &bytes);
-    oct_probe_span span = {block, bytes};
+    const size_t want = (size_t)n_threads * READ_BYTES;
+    oct_probe_span span;
+    oct_read_block_new(want < READ_LIMIT ? want : READ_LIMIT, READ_SHARE, &span);
     *rate = 0;
-    if (block && oct_team_new(n_threads, NULL, &team, &none) == OCT_OK)
-        oct_team_run(team, touch_thread, &span);
+    if (span.data && oct_team_new(n_threads, NULL, &team, &none) == OCT_OK)
+        oct_read_block_touch(team, &span);
     oct_status status = c->gather(c, rate, sizeof *rate, all, err);
     if (status == OCT_OK && team)
         *rate = oct_probe_read(team, row, (size_t)oct_stream_ahead(), &span, 1);
     oct_team_free(team);
-    free(block);
+    oct_read_block_free(&span);
     return status == OCT_OK ? c->gather(c, rate, sizeof *rate, all, err) : status;
 }
 
@@ -119,9 +91,10 @@ static oct_network network_of(const oct_rank_pace *pace, int n_ranks)
 double oct_rank_predict(const oct_model *m, int n_ranks, oct_shard_layout by, int64_t depth,
                         oct_kv_type kv, const oct_rank_pace *pace)
 {
-    oct_token_cost cost;
+    oct_step_cost cost;
     const oct_network net = network_of(pace, n_ranks);
-    if (oct_predict_token(m, by, n_ranks, (double)depth, kv, &net, &cost))
+    const oct_step_shape step = {1, 1, (double)depth, kv};
+    if (oct_predict_step(m, by, n_ranks, &step, &net, &cost))
         return INFINITY;
     return cost.bytes / pace->read + cost.exchange;
 }

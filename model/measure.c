@@ -12,16 +12,11 @@ static const oct_cpu *cpu_of(const oct_session *s)
     return (const oct_cpu *)(const void *)s->runner.backend[OCT_HOST];
 }
 
-oct_team *oct_measure_team(const oct_session *s)
-{
-    return cpu_of(s)->team;
-}
-
 /* ---- a session ------------------------------------------------------------------------------- */
 
 double oct_measure_waited(const oct_session *s)
 {
-    return oct_team_waited(oct_measure_team(s));
+    return oct_team_waited(oct_session_team(s));
 }
 
 uint64_t oct_measure_kv_bytes(const oct_session *s)
@@ -98,7 +93,7 @@ double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *n
             spans[n] = span_at(s, (*next)++);
             part += (double)spans[n].bytes;
         }
-        seconds += part / oct_probe_read(oct_measure_team(s), cpu_of(s)->k, ahead, spans, n);
+        seconds += part / oct_probe_read(oct_session_team(s), cpu_of(s)->k, ahead, spans, n);
         total += part;
     }
     *next = *next < n_spans ? *next : 0;
@@ -157,17 +152,17 @@ double oct_measure_peak(oct_session *s, int instruction, double seconds)
     const oct_kernels *row;
     oct_probe_kind kind;
     const oct_probe *p = numbered(instruction, &row, &kind);
-    return p ? oct_probe_peak(oct_measure_team(s), p, seconds) : 0;
+    return p ? oct_probe_peak(oct_session_team(s), p, seconds) : 0;
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
 double oct_measure_barrier(oct_session *s, int64_t n)
 {
-    return oct_probe_barrier(oct_measure_team(s), n);
+    return oct_probe_barrier(oct_session_team(s), n);
 }
 
 double oct_measure_wake(oct_session *s, int n)
 {
-    return oct_probe_wake(oct_measure_team(s), n);
+    return oct_probe_wake(oct_session_team(s), n);
 }

@@ -101,18 +101,31 @@ typedef struct oct_network {
     double per_byte; /* seconds; of each rank, both ways at once */
 } oct_network;
 
-typedef struct oct_token_cost {
-    double bytes;    /* read from memory by the rank that reads most */
-    double rounds;   /* of messages, each waiting for the one before */
-    double exchange; /* seconds */
-} oct_token_cost;
+/* One evaluation: a token for each of n_rows sequences, or n_rows tokens of a prompt. */
+typedef struct oct_step_shape {
+    int64_t n_rows;
+    int64_t n_out;    /* logits wanted */
+    double positions; /* keys and values that are read, each once: of all sequences together */
+    oct_kv_type kv;
+} oct_step_shape;
 
-/* One token of one sequence with `depth` positions before it; routing is taken as uniform. Its
- * seconds are bytes / (bytes per second that a rank reads) + exchange. Returns NULL, or why so many
- * ranks cannot share such a model (static). Pure. */
-OCT_API const char *oct_predict_token(const oct_model *m, oct_shard_layout layout, int n_ranks,
-                                      double depth, oct_kv_type kv, const oct_network *net,
-                                      oct_token_cost *out);
+typedef struct oct_step_cost {
+    double bytes;        /* read from memory by the rank that reads most */
+    double expert_bytes; /* the part of it that are experts */
+    double rounds;       /* of messages, each waiting for the one before */
+    double exchange;     /* seconds */
+} oct_step_cost;
+
+/* Routing is taken as uniform. Where reading is what limits, its seconds are bytes / (bytes per
+ * second that a rank reads) + exchange. Returns NULL, or why so many ranks cannot share such a
+ * model (static). Pure. */
+OCT_API const char *oct_predict_step(const oct_model *m, oct_shard_layout layout, int n_ranks,
+                                     const oct_step_shape *step, const oct_network *net,
+                                     oct_step_cost *out);
+/* Multiplications and additions with weights that it needs, on all ranks together: in the last
+ * layer only rows whose logits are wanted go on once their keys and values are stored. Attention
+ * itself, router and norms are left out. Pure. */
+OCT_API double oct_predict_ops(const oct_model *m, double n_rows, double n_out);
 
 #ifdef __cplusplus
 }

@@ -142,7 +142,10 @@ static oct_status open_tokenizer(oct_model *m, oct_error *err)
     if (t->dtype != OCT_GGUF_T_I8 || t->rank != 1)
         return oct_fail(err, OCT_ERR_FORMAT, "%s: tensor %s is not a row of bytes",
                         oct_gguf_path(m->file), t->name);
-    OCT_TRY(oct_spm_new(t->data, t->bytes, &m->tokenizer, err));
+    oct_error e = {0};
+    const oct_status s = oct_spm_new(t->data, t->bytes, &m->tokenizer, &e);
+    if (s != OCT_OK)
+        return oct_fail(err, s, "%s: %s", oct_gguf_path(m->file), e.text);
     if (oct_spm_size(m->tokenizer) > m->config.n_vocab)
         return oct_fail(
             err, OCT_ERR_SHAPE, "%s: the tokenizer has %d pieces, the embedding %lld rows",
@@ -213,6 +216,12 @@ oct_status oct_model_open(const char *path, oct_model **out, oct_error *err)
     oct_model *m = calloc(1, sizeof *m);
     if (!m)
         return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
+    m->uses = calloc(1, sizeof *m->uses);
+    if (!m->uses) {
+        free(m);
+        return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
+    }
+    pthread_mutex_init(&m->uses->lock, NULL);
     oct_status status = open_all(m, path, err);
     if (status != OCT_OK) {
         oct_model_close(m);
@@ -230,6 +239,8 @@ void oct_model_close(oct_model *m)
     free(m->layers);
     free(m->types);
     oct_gguf_close(m->file);
+    pthread_mutex_destroy(&m->uses->lock);
+    free(m->uses);
     free(m);
 }
 

@@ -2,6 +2,9 @@
 #ifndef OCT_MODEL_IMPL_H
 #define OCT_MODEL_IMPL_H
 
+#include <pthread.h>
+#include <stdbool.h>
+
 #include "gguf_part.h"
 #include "graph.h"
 #include "grok.h"
@@ -25,6 +28,14 @@ static inline oct_weight *oct_grok_weight(oct_grok_layer *w, oct_grok_kind kind)
                                        : &w->down;
 }
 
+/* Who uses a model: sessions. */
+typedef struct oct_uses {
+    pthread_mutex_t lock;
+    int n;
+    oct_shard of; /* what all of them use, if they are not several */
+    bool several;
+} oct_uses;
+
 struct oct_model {
     oct_gguf *file;
     oct_grok_config config;
@@ -36,7 +47,12 @@ struct oct_model {
     oct_plain norm_final;
     oct_table embedding;
     oct_shard kept; /* by oct_model_keep_part; size 0: all is there */
+    oct_uses *uses;
 };
+
+/* A session begins, and ends, to use a part of the model (or all of it). Thread-safe. */
+void oct_model_use(const oct_model *m, const oct_shard *shard);
+void oct_model_unuse(const oct_model *m);
 
 /* What a rank's file holds: everything that is not a unit, or a slice of the embedding, of another
  * rank. Fills *part, checksums aside; the caller frees part->run. */
@@ -50,6 +66,11 @@ const void *oct_placement_at(const void *placement, const void *p);
 /* An error unless the model's file holds what a rank needs. */
 OCT_MUST_CHECK oct_status oct_model_holds(const oct_model *m, const oct_shard *shard,
                                           oct_error *err);
+
+/* See oct_verify: everything that the file holds, against its checksums. */
+OCT_MUST_CHECK oct_status oct_file_verify(const oct_gguf *g,
+                                          void (*progress)(void *ctx, uint64_t done), void *ctx,
+                                          const volatile int *cancel, oct_error *err);
 
 /* Bytes of an element of the KV cache. */
 static inline int64_t oct_kv_elem_bytes(oct_kv_type kv)

@@ -79,7 +79,8 @@ OCT_API void oct_placement_free(oct_placement *p); /* no session may be left; NU
 
 /* Unmaps what other ranks than `rank` of `size` compute. This process maps and can touch its own
  * part only; what needs more is refused from now on. There may be sessions and placements of this
- * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model; OCT_ERR_UNSUPPORTED:
+ * part already, of no other. OCT_ERR_ARG: such ranks cannot share the model, or there are such
+ * sessions; OCT_ERR_UNSUPPORTED:
  * the model holds, or keeps, another part. One thread, with no other using the model. */
 OCT_API OCT_MUST_CHECK oct_status oct_model_keep_part(oct_model *m, int rank, int size,
                                                       oct_shard_layout by, oct_error *err);
@@ -122,8 +123,8 @@ typedef struct oct_session_params {
                           each rank's own memory */
     struct oct_comm *comm;  /* NULL: one process; else of oct_comm_mpi_open, borrowed */
     oct_shard_layout shard; /* how ranks divide the model */
-    bool no_bind; /* threads may move; else each is bound to a core of its own while it works,
-                          unless a CPU quota or -t beyond the cores makes that senseless */
+    bool no_bind; /* threads may move; else, while they work, as many as there are cores are bound
+                     to one each, and fewer to their NUMA node's, unless there is a CPU quota */
     /* Of machine.h, read while a session is made or estimated: work is divided as there. NULL: this
      * machine, looked at then. */
     const struct oct_machine *machine;
@@ -153,6 +154,7 @@ typedef struct oct_session_need {
     uint64_t weights; /* of the mapped file; page cache, reclaimable */
     uint64_t kv;      /* the pool; touched as its pages are first used */
     uint64_t buffers; /* activations, scratch */
+    int64_t chunk;    /* tokens evaluated together at most */
     int n_threads;
     int n_domains;           /* NUMA nodes that divide the slices among them, see the README */
     const char *isa;         /* the row that would be chosen */
@@ -165,7 +167,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_estimate(const oct_model *m,
                                                        const oct_session_params *p,
                                                        oct_session_need *need, oct_error *err);
 
-/* Takes memory and threads. m, and what p borrows, outlive the session; p itself is read here. On
+/* Takes memory and threads, which a process that forks off does not get: there the session can only be
+ * freed. m, and what p borrows, outlive the session; p itself is read here. On
  * ranks every rank makes one, with the same parameters but for what is of its own machine; nothing
  * is exchanged yet. *out is NULL after an error: OCT_ERR_ARG for a number out of range,
  * OCT_ERR_UNSUPPORTED for ranks that cannot share the model or a part that this file lacks,

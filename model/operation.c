@@ -219,7 +219,7 @@ static oct_status fill_cache(oct_operation *o, uint64_t seed, oct_error *err)
             memcpy(pattern + i * 2, &half, sizeof half);
     }
     fill_job job = {kv, pattern};
-    oct_team_run(oct_measure_team(o->session), fill_thread, &job);
+    oct_team_run(oct_session_team(o->session), fill_thread, &job);
     free(pattern);
     return OCT_OK;
 }
@@ -284,5 +284,5 @@ double oct_operation_read(oct_operation *o, size_t ahead)
     const oct_session *s = o->session;
     const oct_probe_span whole = {s->kv[OCT_HOST].data,
                                   (size_t)s->kv[OCT_HOST].bytes & ~(size_t)255};
-    return oct_probe_read(oct_measure_team(s), s->p.cpu.k, ahead, &whole, 1);
+    return oct_probe_read(oct_session_team(s), s->p.cpu.k, ahead, &whole, 1);
 }

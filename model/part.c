@@ -130,6 +130,40 @@ oct_status oct_model_holds(const oct_model *m, const oct_shard *shard, oct_error
                     oct_part_name(shard->layout, shard->rank, shard->size, want));
 }
 
+/* ---- uses ------------------------------------------------------------------------------------ */
+
+static bool same_shard(const oct_shard *a, const oct_shard *b)
+{
+    return a->size == b->size && (a->size == 1 || (a->rank == b->rank && a->layout == b->layout));
+}
+
+void oct_model_use(const oct_model *m, const oct_shard *shard)
+{
+    oct_uses *u = m->uses;
+    pthread_mutex_lock(&u->lock);
+    u->several = u->n > 0 && (u->several || !same_shard(&u->of, shard));
+    u->of = *shard;
+    u->n++;
+    pthread_mutex_unlock(&u->lock);
+}
+
+void oct_model_unuse(const oct_model *m)
+{
+    pthread_mutex_lock(&m->uses->lock);
+    m->uses->n--;
+    pthread_mutex_unlock(&m->uses->lock);
+}
+
+/* Whether there are sessions that use more than a part. */
+static bool used_beyond(const oct_model *m, const oct_shard *shard)
+{
+    oct_uses *u = m->uses;
+    pthread_mutex_lock(&u->lock);
+    bool beyond = u->n > 0 && (u->several || !same_shard(&u->of, shard));
+    pthread_mutex_unlock(&u->lock);
+    return beyond;
+}
+
 /* ---- keep ------------------------------------------------------------------------------------ */
 
 oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_layout by,
@@ -142,6 +176,10 @@ oct_status oct_model_keep_part(oct_model *m, int rank, int size, oct_shard_layou
     if (wrong)
         return oct_fail(err, OCT_ERR_ARG, "part %d of %d: %s", rank, size, wrong);
     OCT_TRY(oct_model_holds(m, &shard, err));
+    if (size > 1 && used_beyond(m, &shard))
+        return oct_fail(err, OCT_ERR_ARG,
+                        "part %d of %d: there are sessions that use another part of the model",
+                        rank, size);
     if (oct_gguf_part(m->file) || m->kept.size > 0 || size == 1)
         return OCT_OK; /* no more than that is mapped, or all of it is kept */
     OCT_TRY(oct_model_spans(m, &spans, err));

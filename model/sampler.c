@@ -121,10 +121,11 @@ static int64_t drop_below(float least, float *v, float *id, int64_t n)
 /* Weights of c->v from least on, and their total. */
 static void weigh(candidates *c, const oct_sampler *s, float max, float least)
 {
+    const oct_kernels *k = oct_kernels_best();
     c->total = 0;
     for (int64_t i = 0; i < c->n; i += OCT_BLOCK) {
         int64_t end = i + OCT_BLOCK < c->n ? i + OCT_BLOCK : c->n;
-        oct_softmax_weights(c->v + i, end - i, max, s->temperature, c->w + i);
+        k->softmax_weights(c->v + i, end - i, max, s->temperature, c->w + i);
         if (least > -INFINITY)
             for (int64_t j = i; j < end; j++)
                 c->w[j] = c->v[j] >= least ? c->w[j] : 0.0f;
@@ -249,9 +250,19 @@ static void sample_some(void *ctx, int thread, int n_threads)
 {
     const many *m = ctx;
     int64_t i, end;
-    for (oct_team_range(m->n_draws, thread, n_threads, &i, &end); i < end; i++)
-        m->draws[i].id = oct_sample(m->draws[i].sampler, m->draws[i].logits, m->n_vocab,
-                                    m->scratch + 2 * m->n_vocab * thread);
+    n_threads = m->n_draws < n_threads ? (int)m->n_draws : n_threads;
+    if (thread >= n_threads)
+        return;
+    for (oct_team_range(m->n_draws, thread, n_threads, &i, &end); i < end; i++) {
+        oct_draw *d = &m->draws[i];
+        if (d->sampler)
+            d->id =
+                oct_sample(d->sampler, d->logits, m->n_vocab, m->scratch + 2 * m->n_vocab * thread);
+        if (d->wants_logprob)
+            d->logprob = oct_logprob(d->logits, m->n_vocab, d->id);
+        if (d->n_top > 0)
+            d->n_found = oct_top_logprobs(d->logits, m->n_vocab, d->n_top, d->top);
+    }
 }
 
 void oct_sample_many(oct_team *t, oct_draw *draws, int64_t n_draws, int64_t n_vocab, float *scratch)

@@ -87,6 +87,7 @@ static oct_text_request *make_request(const oct_scheduler *s, const oct_request 
     r->penalise_prompt = from->penalise_prompt;
     r->n_top = from->n_top;
     r->logprob = from->logprob;
+    r->prompt_logprobs = from->prompt_logprobs;
     r->keep = from->keep;
     r->n = r->n_left = n;
     oct_sampler sampler;
@@ -139,14 +140,26 @@ oct_status oct_scheduler_submit(oct_scheduler *s, const oct_request *from, uint6
     return oct_fail(err, OCT_ERR_FULL, "request: %lld wait already", (long long)n_waiting);
 }
 
-void oct_scheduler_cancel(oct_scheduler *s, uint64_t id)
+/* index < 0: all texts. */
+static void cancel(oct_scheduler *s, uint64_t id, int32_t index)
 {
     pthread_mutex_lock(&s->lock);
     for (oct_text_request *r = s->requests; r; r = r->next)
-        if (r->id == id)
-            atomic_store(&r->cancelled, true);
+        if (r->id == id && index < r->n)
+            atomic_store(index < 0 ? &r->cancelled : &r->texts[index].cancelled, true);
     atomic_store(&s->any_cancelled, true);
     pthread_mutex_unlock(&s->lock);
+}
+
+void oct_scheduler_cancel(oct_scheduler *s, uint64_t id)
+{
+    cancel(s, id, -1);
+}
+
+void oct_scheduler_cancel_text(oct_scheduler *s, uint64_t id, int32_t index)
+{
+    if (index >= 0)
+        cancel(s, id, index);
 }
 
 static void take_fresh(oct_scheduler *s)
@@ -184,9 +197,28 @@ static int64_t left(const oct_text *t)
     return t->n - t->n_held - t->n_rows;
 }
 
-static int64_t give_rows(oct_text *t, int64_t n)
+/* Positions first..first+n-1 that are to be scored. */
+static int64_t n_scores(const oct_text *t, int64_t first, int64_t n)
 {
-    n = n < left(t) ? n : left(t);
+    int64_t from = first > t->n_scored ? first : t->n_scored, end = first + n;
+    end = end < oct_text_to_score(t) ? end : oct_text_to_score(t);
+    return end > from ? end - from : 0;
+}
+
+/* Rows of what is left that this step has room for: logits of scored ones are kept. */
+static int64_t takes(const oct_scheduler *s, const oct_text *t)
+{
+    const int64_t first = t->n_held + t->n_rows, n = left(t), due = n_scores(t, first, n);
+    if (due <= s->score_left)
+        return n;
+    return (t->n_scored > first ? t->n_scored - first : 0) + s->score_left;
+}
+
+static int64_t give_rows(oct_scheduler *s, oct_text *t, int64_t n)
+{
+    const int64_t most = takes(s, t);
+    n = n < most ? n : most;
+    s->score_left -= n_scores(t, t->n_held + t->n_rows, n);
     t->n_rows += n;
     return n;
 }
@@ -204,20 +236,20 @@ static void deal_rows(oct_scheduler *s, int64_t n)
         }
     if (!oldest)
         return;
-    n -= give_rows(oldest, n_prompts > 1 ? (n + 1) / 2 : n);
+    n -= give_rows(s, oldest, n_prompts > 1 ? (n + 1) / 2 : n);
     while (n > 0) {
         shortest = NULL;
         for (int64_t i = 0; i < s->n_running; i++) {
             oct_text *t = s->running[i];
-            if (t->state == OCT_TEXT_PROMPT && t != oldest && left(t) > 0 &&
+            if (t->state == OCT_TEXT_PROMPT && t != oldest && takes(s, t) > 0 &&
                 (!shortest || left(t) < left(shortest)))
                 shortest = t;
         }
         if (!shortest)
             break;
-        n -= give_rows(shortest, n);
+        n -= give_rows(s, shortest, n);
     }
-    give_rows(oldest, n);
+    give_rows(s, oldest, n);
 }
 
 static void add_rows(oct_scheduler *s, oct_text_state state, int64_t *n_out)
@@ -227,11 +259,15 @@ static void add_rows(oct_scheduler *s, oct_text_state state, int64_t *n_out)
         if (t->state != state)
             continue;
         t->first = s->batch.n;
+        t->first_out = *n_out;
+        t->n_scores = n_scores(t, t->n_held, t->n_rows);
+        *n_out += t->n_scores;
         t->row = t->n_rows > 0 && left(t) == 0 ? (*n_out)++ : -1;
         for (int64_t k = 0; k < t->n_rows; k++, s->batch.n++) {
             s->token[s->batch.n] = t->ids[t->n_held + k];
             s->seq[s->batch.n] = t->seq;
-            s->want[s->batch.n] = t->row >= 0 && k == t->n_rows - 1;
+            s->want[s->batch.n] =
+                (t->row >= 0 && k == t->n_rows - 1) || n_scores(t, t->n_held + k, 1) > 0;
         }
     }
 }
@@ -246,6 +282,7 @@ static void build_batch(oct_scheduler *s)
     }
     int64_t n = n_drawn > 0 ? s->p.step_rows : s->session->p.chunk;
     int64_t min_rows = n / 8 > 0 ? n / 8 : 1; /* many texts do not stop prompts */
+    s->score_left = s->max_scores;
     deal_rows(s, n - n_drawn > min_rows ? n - n_drawn : min_rows);
     s->batch = (oct_batch){0, s->token, s->seq, s->want};
     add_rows(s, OCT_TEXT_DRAWN, &n_out);
@@ -270,8 +307,7 @@ static oct_status eval_alone(oct_scheduler *s, oct_error *err)
         oct_batch b = {t->n_rows, s->token + t->first, s->seq + t->first, s->want + t->first};
         oct_status status = OCT_OK;
         if (b.n > 0)
-            status = oct_eval(s->session, &b, s->logits + (t->row > 0 ? t->row : 0) * s->n_vocab,
-                              &error);
+            status = oct_eval(s->session, &b, s->logits + t->first_out * s->n_vocab, &error);
         if (status == OCT_ERR_NUMERIC)
             oct_text_end(s, t, OCT_END_ERROR, &error);
         else if (status != OCT_OK)
@@ -311,49 +347,102 @@ static oct_status eval_step(oct_scheduler *s, oct_error *err)
     }
 }
 
-/* A text gets its next token, or ends; false: it ended. A token that was drawn always belongs to
- * the text, even if nothing will be evaluated after it. */
-static bool grow(oct_scheduler *s, oct_text *t)
+/* What the step was good for, but for tokens: texts that were cancelled end, prompts say how far
+ * they are, and what waited for one to end begins. */
+static void note_progress(oct_scheduler *s)
 {
-    const int64_t n_max = t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
-    const float *logits = s->logits + t->row * s->n_vocab;
-    oct_error error = {0};
-    if (t->n_generated < n_max) {
+    for (int64_t i = 0; i < s->n_running;) {
+        oct_text *t = s->running[i];
+        if (oct_text_cancelled(t)) {
+            oct_text_end(s, t, OCT_END_CANCELLED, NULL);
+            continue;
+        }
+        if (t->state == OCT_TEXT_PROMPT && t->n_rows > 0)
+            oct_text_tell_progress(s, t);
+        if (t->row >= 0)
+            oct_text_fork(s, t);
+        i++;
+    }
+}
+
+/* What the step has told of the tokens of prompts. The row of a position says how likely the token
+ * behind it is. */
+static void score_prompts(oct_scheduler *s)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        for (int64_t k = 0; k < t->n_scores; k++, n++)
+            s->draws[n] = (oct_draw){.logits = s->logits + (t->first_out + k) * s->n_vocab,
+                                     .id = t->ids[t->n_scored + k + 1],
+                                     .n_top = t->of->n_top,
+                                     .wants_logprob = true,
+                                     .top = s->top + n * OCT_TOP_MAX};
+    }
+    if (n == 0)
+        return;
+    oct_sample_many(oct_session_team(s->session), s->draws, n, s->n_vocab, s->scratch);
+    n = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        for (int64_t k = 0; k < t->n_scores; k++)
+            oct_text_tell_token(s, t, OCT_EVENT_SCORE, &s->draws[n++]);
+        t->n_scored += t->n_scores;
+        t->n_scores = 0;
+    }
+}
+
+static int64_t most_tokens(const oct_text *t)
+{
+    return t->of->n_max >= 0 ? t->of->n_max : INT64_MAX;
+}
+
+/* Of all texts whose logits are there, together. */
+static void draw_tokens(oct_scheduler *s)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->n_running; i++) {
+        oct_text *t = s->running[i];
+        t->draw = -1;
+        if (t->row < 0 || t->n_generated >= most_tokens(t))
+            continue;
         const int64_t skip = t->of->penalise_prompt ? 0 : t->of->n_prompt;
         t->sampler.history = t->ids + skip;
         t->sampler.n_history = t->n - skip;
-        int32_t id = oct_sample(&t->sampler, logits, s->n_vocab, s->scratch);
-        if (id < 0)
-            oct_fail(&error, OCT_ERR_NUMERIC,
-                     "no token can be drawn: the logits hold NaN or nothing but -Inf");
-        if (id < 0 || id == s->eos || id == s->pad) {
-            oct_text_end(s, t, id < 0 ? OCT_END_ERROR : OCT_END_EOS, &error);
-            return false;
-        }
-        t->ids[t->n++] = id;
-        t->n_generated++;
-        t->state = OCT_TEXT_DRAWN;
-        oct_text_tell_token(s, t, id, logits);
+        t->draw = n++;
+        s->draws[t->draw] = (oct_draw){.sampler = &t->sampler,
+                                       .logits = s->logits + t->row * s->n_vocab,
+                                       .n_top = t->of->n_top,
+                                       .wants_logprob = t->of->logprob,
+                                       .top = s->top + t->draw * OCT_TOP_MAX};
     }
-    if (t->n_generated < n_max && t->n <= s->n_ctx)
-        return true;
-    oct_text_end(s, t, t->n_generated >= n_max ? OCT_END_LENGTH : OCT_END_CONTEXT, NULL);
-    return false;
+    if (n > 0)
+        oct_sample_many(oct_session_team(s->session), s->draws, n, s->n_vocab, s->scratch);
 }
 
-/* After a step: what its rows of a text were good for; false: the text ended. */
-static bool go_on(oct_scheduler *s, oct_text *t)
+/* A text gets the token that was drawn for it, or ends; false: it ended. A token always belongs to
+ * the text, even if nothing will be evaluated after it. */
+static bool grow(oct_scheduler *s, oct_text *t)
 {
-    if (oct_text_cancelled(t)) {
-        oct_text_end(s, t, OCT_END_CANCELLED, NULL);
+    const oct_draw *d = t->draw >= 0 ? &s->draws[t->draw] : NULL;
+    oct_error error = {0};
+    if (d && d->id < 0)
+        oct_fail(&error, OCT_ERR_NUMERIC,
+                 "no token can be drawn: the logits hold NaN or nothing but -Inf");
+    if (d && (d->id < 0 || d->id == s->eos || d->id == s->pad)) {
+        oct_text_end(s, t, d->id < 0 ? OCT_END_ERROR : OCT_END_EOS, &error);
         return false;
     }
-    if (t->state == OCT_TEXT_PROMPT && t->n_rows > 0)
-        oct_text_tell_progress(s, t);
-    if (t->row < 0)
+    if (d) {
+        t->ids[t->n++] = d->id;
+        t->n_generated++;
+        t->state = OCT_TEXT_DRAWN;
+        oct_text_tell_token(s, t, OCT_EVENT_TOKEN, d);
+    }
+    if (t->n_generated < most_tokens(t) && t->n <= s->n_ctx)
         return true;
-    oct_text_fork(s, t);
-    return grow(s, t);
+    oct_text_end(s, t, t->n_generated >= most_tokens(t) ? OCT_END_LENGTH : OCT_END_CONTEXT, NULL);
+    return false;
 }
 
 static void count_work(oct_scheduler *s, const oct_session_stats *before, int64_t n, int64_t n_text,
@@ -392,8 +481,11 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
     int64_t n = s->batch.n, n_text = s->n_text_rows;
     for (int64_t i = 0; i < s->n_running; i++)
         s->running[i]->n_held += s->running[i]->n_rows;
+    note_progress(s);
+    score_prompts(s);
+    draw_tokens(s);
     for (int64_t i = 0; i < s->n_running;)
-        i += go_on(s, s->running[i]);
+        i += s->running[i]->row < 0 || grow(s, s->running[i]);
     if (n > 0)
         count_work(s, &before, n, n_text, oct_seconds() - start);
     return OCT_OK;
@@ -401,23 +493,35 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
+/* Logits of so many rows of prompts are kept at once. */
+static int64_t max_scores(int64_t n_vocab, int64_t chunk)
+{
+    const int64_t n = (16 << 20) / n_vocab, most = chunk < 512 ? chunk : 512;
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
 uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk)
 {
-    return (uint64_t)n_vocab * sizeof(float) * ((uint64_t)max_running + 2) +
+    return (uint64_t)n_vocab * sizeof(float) *
+               (uint64_t)(3 * max_running + max_scores(n_vocab, chunk)) +
            (uint64_t)(chunk + max_running) * (2 * sizeof(int32_t) + 1);
 }
 
 static oct_status allocate(oct_scheduler *s, oct_error *err)
 {
     size_t n = (size_t)s->p.max_running, rows = (size_t)batch_rows(s);
+    size_t n_threads = (size_t)oct_team_size(oct_session_team(s->session));
     s->running = calloc(n, sizeof *s->running);
     s->slots = calloc(n, sizeof *s->slots);
-    s->logits = calloc(n, (size_t)s->n_vocab * sizeof *s->logits);
-    s->scratch = calloc((size_t)s->n_vocab, 2 * sizeof *s->scratch);
+    s->logits = calloc(n + (size_t)s->max_scores, (size_t)s->n_vocab * sizeof *s->logits);
+    s->scratch = calloc(n_threads < n ? n_threads : n, 2 * (size_t)s->n_vocab * sizeof *s->scratch);
+    s->draws = calloc((size_t)s->max_draws, sizeof *s->draws);
+    s->top = calloc((size_t)s->max_draws, OCT_TOP_MAX * sizeof *s->top);
     s->token = calloc(rows, sizeof *s->token);
     s->seq = calloc(rows, sizeof *s->seq);
     s->want = calloc(rows, 1);
-    if (!s->running || !s->slots || !s->logits || !s->scratch || !s->token || !s->seq || !s->want)
+    if (!s->running || !s->slots || !s->logits || !s->scratch || !s->draws || !s->top ||
+        !s->token || !s->seq || !s->want)
         return oct_fail(err, OCT_ERR_MEMORY, "scheduler: out of memory for the logits of %zu texts",
                         n);
     return OCT_OK;
@@ -451,6 +555,8 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
         s->p.step_rows = choose_step_rows(session, p);
     if (s->p.step_rows > session->p.chunk)
         s->p.step_rows = session->p.chunk;
+    s->max_scores = max_scores(s->n_vocab, session->p.chunk);
+    s->max_draws = s->p.max_running > s->max_scores ? s->p.max_running : s->max_scores;
     pthread_mutex_init(&s->lock, NULL);
     oct_status status = allocate(s, err);
     if (status != OCT_OK) {
@@ -477,6 +583,8 @@ void oct_scheduler_free(oct_scheduler *s)
     free(s->slots);
     free(s->logits);
     free(s->scratch);
+    free(s->draws);
+    free(s->top);
     free(s->token);
     free(s->seq);
     free(s->want);

@@ -23,6 +23,7 @@ typedef struct oct_scheduler oct_scheduler;
 
 typedef enum oct_event_kind {
     OCT_EVENT_PROGRESS, /* of a prompt: when it begins and after each of its pieces */
+    OCT_EVENT_SCORE,    /* a token of a prompt has its probability: each but the first, in order */
     OCT_EVENT_TOKEN,    /* one was drawn */
     OCT_EVENT_END       /* exactly one for each text of a request, after which it is forgotten */
 } oct_event_kind;
@@ -45,11 +46,11 @@ typedef struct oct_event {
     int64_t n_prompt, n_cached, n_generated;
     /* PROGRESS */
     int64_t n_done; /* of n_prompt: evaluated or there already */
-    /* TOKEN */
+    /* TOKEN, SCORE */
     int32_t token;
     const char *bytes; /* what it adds to the text, see oct_token_bytes; NULL without tokenizer */
     size_t n_bytes;
-    double logprob;               /* if the request wants it */
+    double logprob;               /* of a TOKEN, if the request wants it */
     const oct_token_logprob *top; /* [n_top] see oct_top_logprobs */
     int64_t n_top;
     /* END */
@@ -74,7 +75,9 @@ typedef struct oct_request {
                         sampler.rng + k; 0: 1 */
     int32_t n_top;   /* TOKEN has so many of the likeliest, at most OCT_TOP_MAX */
     bool logprob;    /* TOKEN has ln p of the token under the model, whatever it is drawn with */
-    bool keep;       /* what was evaluated stays in its sequence until memory is wanted: a request
+    bool prompt_logprobs; /* SCORE of the prompt, which is evaluated from its first token on,
+                             whatever is there already */
+    bool keep; /* what was evaluated stays in its sequence until memory is wanted: a request
                         whose prompt is this whole text and more goes on there */
     void *user;
 } oct_request;
@@ -103,7 +106,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_scheduler_new(oct_session *s, const oct_sc
                                                     oct_scheduler **out, oct_error *err);
 OCT_API void oct_scheduler_free(oct_scheduler *s); /* NULL is fine; no more events */
 
-/* Bytes that oct_scheduler_new takes for a session of a vocabulary and chunks. Pure. */
+/* Bytes that oct_scheduler_new takes at most for a session of a vocabulary and chunks. Pure. */
 OCT_API uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk);
 
 /* Adds a request; *id (from 1) names it in events. OCT_ERR_ARG: it can never be done;
@@ -113,6 +116,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_scheduler_submit(oct_scheduler *s, const o
 
 /* Ends a request within one step, wherever it is. An id that has ended is fine. Any thread. */
 OCT_API void oct_scheduler_cancel(oct_scheduler *s, uint64_t id);
+/* Ends one text of a request; before the prompt is evaluated, that with index 0 ends all. */
+OCT_API void oct_scheduler_cancel_text(oct_scheduler *s, uint64_t id, int32_t index);
 
 /* One batch, or less if there is nothing to do. OCT_ERR_CANCELLED: the session's cancel flag was
  * raised; nothing is lost, the next step goes on. A request that fails alone ends with

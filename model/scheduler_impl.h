@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "sampler.h"
 #include "scheduler.h"
 #include "session_impl.h"
 
@@ -23,6 +24,8 @@ typedef struct oct_text {
     int32_t *ids;          /* [n] prompt, then what was drawn; room for all that can come */
     int64_t n, n_held;     /* the first n_held are in the sequence */
     int64_t n_generated, n_cached;
+    int64_t n_scored; /* positions of the prompt whose next token has been scored */
+    atomic_bool cancelled;
     int64_t n_told; /* of the prompt, in the last PROGRESS; -1: none */
     oct_sampler sampler;
     oct_text_state state;
@@ -30,6 +33,9 @@ typedef struct oct_text {
     /* of the step */
     int64_t first, n_rows; /* rows of the batch */
     int64_t row;           /* of the logits, -1: none */
+    int64_t first_out;     /* of the logits: those of the n_scores rows, then row */
+    int64_t n_scores;
+    int64_t draw; /* -1: none */
 } oct_text;
 
 struct oct_text_request {
@@ -37,7 +43,7 @@ struct oct_text_request {
     uint64_t id;
     void *user;
     int64_t n_prompt, n_max;
-    bool penalise_prompt, logprob, keep;
+    bool penalise_prompt, logprob, prompt_logprobs, keep;
     int32_t n_top;
     oct_logit_bias *bias;
     atomic_bool cancelled;
@@ -71,20 +77,24 @@ struct oct_scheduler {
     int64_t n_running;
     oct_text_slot *slots; /* [max_running] */
     uint64_t n_kept_ever;
-    bool hold;      /* memory ran out: no text gets a sequence until one ends */
-    float *logits;  /* [max_running][n_vocab] */
-    float *scratch; /* [2 n_vocab] */
+    bool hold;              /* memory ran out: no text gets a sequence until one ends */
+    int64_t max_scores;     /* rows of a step that are scored */
+    int64_t score_left;     /* of this one */
+    float *logits;          /* [max_scores + max_running][n_vocab] */
+    float *scratch;         /* [2 n_vocab] of each thread that draws */
+    int64_t max_draws;      /* the larger of max_running and max_scores */
+    oct_draw *draws;        /* [max_draws], of the texts whose draw they are */
+    oct_token_logprob *top; /* [max_draws][OCT_TOP_MAX] */
     int32_t *token, *seq;
     uint8_t *want; /* [batch_rows()] each */
     oct_batch batch;
     int64_t n_text_rows; /* of the batch, in front */
-    oct_token_logprob top[OCT_TOP_MAX];
     oct_scheduler_stats stats;
 };
 
 static inline bool oct_text_cancelled(const oct_text *t)
 {
-    return atomic_load(&t->of->cancelled);
+    return atomic_load(&t->of->cancelled) || atomic_load(&t->cancelled);
 }
 
 /* Both lists are ordered by age, so that the oldest text is first to run and last to lose its
@@ -100,8 +110,14 @@ void oct_text_make_room(oct_scheduler *s, const oct_error *full);
 void oct_text_end(oct_scheduler *s, oct_text *t, oct_end why, const oct_error *error);
 void oct_text_end_all(oct_scheduler *s, const oct_error *error);
 void oct_text_tell_progress(const oct_scheduler *s, oct_text *t);
-/* logits: those it was drawn from. */
-void oct_text_tell_token(oct_scheduler *s, const oct_text *t, int32_t id, const float *logits);
+/* kind: TOKEN or SCORE. */
+void oct_text_tell_token(oct_scheduler *s, const oct_text *t, oct_event_kind kind,
+                         const oct_draw *d);
+/* Positions of the prompt that have to be scored. */
+static inline int64_t oct_text_to_score(const oct_text *t)
+{
+    return t->of->prompt_logprobs && t->index == 0 ? t->of->n_prompt - 1 : 0;
+}
 /* Forgets what the sequence was kept for. */
 void oct_text_empty_slot(oct_scheduler *s, int32_t seq);
 void oct_text_free_request(oct_text_request *r);

@@ -45,7 +45,7 @@ static void start_running(oct_scheduler *s, oct_text *t, int32_t seq, int64_t n_
     t->n_held = n_held;
     t->state = state;
     t->n_rows = 0;
-    t->row = -1;
+    t->row = t->draw = -1;
 }
 
 static void stop_running(oct_scheduler *s, const oct_text *t)
@@ -147,16 +147,15 @@ void oct_text_tell_progress(const oct_scheduler *s, oct_text *t)
     tell(s, &e);
 }
 
-void oct_text_tell_token(oct_scheduler *s, const oct_text *t, int32_t id, const float *logits)
+void oct_text_tell_token(oct_scheduler *s, const oct_text *t, oct_event_kind kind,
+                         const oct_draw *d)
 {
-    oct_event e = event_of(t, OCT_EVENT_TOKEN);
-    e.token = id;
-    e.bytes = oct_token_bytes(s->session->model, id, &e.n_bytes);
-    if (t->of->logprob)
-        e.logprob = oct_logprob(logits, s->n_vocab, id);
-    e.top = s->top;
-    if (t->of->n_top > 0)
-        e.n_top = oct_top_logprobs(logits, s->n_vocab, t->of->n_top, s->top);
+    oct_event e = event_of(t, kind);
+    e.token = d->id;
+    e.bytes = oct_token_bytes(s->session->model, d->id, &e.n_bytes);
+    e.logprob = d->logprob;
+    e.top = d->top;
+    e.n_top = d->n_found;
     tell(s, &e);
 }
 
@@ -256,9 +255,11 @@ void oct_text_admit(oct_scheduler *s)
     while (s->queue && s->n_running < s->p.max_running && !(s->hold && s->n_running > 0)) {
         oct_text *t = s->queue;
         oct_error ignored = {0}; /* of ranks: the next evaluation has it, too */
-        int32_t kept = find_kept(s, t), seq = kept >= 0 ? kept : take_slot(s);
+        const bool fresh = t->n_scored < oct_text_to_score(t); /* it wants logits from its start */
+        int32_t kept = fresh ? -1 : find_kept(s, t), seq = kept >= 0 ? kept : take_slot(s);
         int64_t held = kept >= 0 ? s->slots[kept].n_kept : 0;
-        if (kept < 0 && oct_session_reuse(s->session, seq, t->ids, t->n, &held, &ignored) != OCT_OK)
+        if (!fresh && kept < 0 &&
+            oct_session_reuse(s->session, seq, t->ids, t->n, &held, &ignored) != OCT_OK)
             held = 0;
         if (s->n_running == 0 || fits(s, t, held)) {
             begin(s, t, seq, held);

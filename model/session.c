@@ -1,12 +1,19 @@
 /* session.c: a model with caches, threads and buffers, as a plan says. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "cpu_impl.h"
 #include "job_impl.h"
 #include "probe.h"
 #include "session_impl.h"
 #include "threads.h"
 #include "topology.h"
+
+oct_team *oct_session_team(const oct_session *s)
+{
+    return ((const oct_cpu *)(const void *)s->runner.backend[OCT_HOST])->team;
+}
 
 /* cos and sin of pos * base^(-2j / P). As in xAI's code the angle is a product of two f32. */
 static void fill_rope(oct_session *s)
@@ -137,6 +144,7 @@ static oct_status make(const oct_model *m, const oct_session_params *p, const oc
     s->placement = p->placement;
     s->comm = p->comm ? p->comm : oct_comm_local();
     s->cancel = p->cancel;
+    s->process = getpid();
     oct_status status = oct_session_plan_make(m, p, machine, d, NULL, 0, &s->p, err);
     return status == OCT_OK ? carry_out(s, p, machine, d, err) : status;
 }
@@ -192,6 +200,8 @@ oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p, c
         return status;
     }
     s->ready = true;
+    s->uses = true;
+    oct_model_use(m, &s->p.shard);
     *out = s;
     return OCT_OK;
 }
@@ -204,7 +214,7 @@ oct_status oct_session_new(const oct_model *m, const oct_session_params *p, oct_
 
 void oct_session_free(oct_session *s)
 {
-    if (s)
+    if (s && s->process == getpid()) /* else the ranks are another process's */
         oct_eval_end(s);
     oct_session_abandon(s);
 }
@@ -213,6 +223,8 @@ void oct_session_abandon(oct_session *s)
 {
     if (!s)
         return;
+    if (s->uses)
+        oct_model_unuse(s->model);
     for (int i = 0; i < s->p.plan.n_places; i++) {
         oct_backend *b = s->runner.backend[i];
         if (b && !b->kind->host && s->kv[i].data)
@@ -249,16 +261,18 @@ static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
     oct_session_plan s;
     oct_status status = oct_session_plan_make(m, p, machine, NULL, room, sizeof room, &s, err);
     if (status == OCT_OK) {
-        *need = (oct_session_need){
-            .weights = s.plan.need[OCT_HOST].weights,
-            .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
-                  (uint64_t)s.plan.need[OCT_HOST].kv_layers * (uint64_t)s.kv.n_pages,
-            .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
-            .n_threads = s.cpu.n_threads,
-            .n_domains = s.cpu.n_domains,
-            .isa = s.cpu.k->name,
-            .threads_why = s.threads_why,
-            .n_gpus = s.gpus.n};
+        *need =
+            (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
+                               .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
+                                     (uint64_t)s.plan.need[OCT_HOST].kv_layers *
+                                     (uint64_t)s.kv.n_pages,
+                               .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
+                               .chunk = s.chunk,
+                               .n_threads = s.cpu.n_threads,
+                               .n_domains = s.cpu.n_domains,
+                               .isa = s.cpu.k->name,
+                               .threads_why = s.threads_why,
+                               .n_gpus = s.gpus.n};
         memcpy(need->gpu, s.gpus.share, sizeof need->gpu);
     }
     oct_session_plan_free(&s);

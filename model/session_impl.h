@@ -23,6 +23,8 @@ struct oct_session {
     bool ready;                   /* complete: the other ranks await orders */
     int failed;                   /* the place that could not be had while the session was made */
     char gpu_why[OCT_ERROR_TEXT]; /* see oct_session_get_gpus */
+    pid_t process;                /* that made it and has its threads */
+    bool uses;                    /* the model knows of it */
     const volatile int *cancel;
     oct_session_stats stats;
     uint64_t *expert_rows;            /* [n_experts] */
@@ -33,7 +35,7 @@ struct oct_session {
 };
 
 /* The session's threads, between evaluations. */
-oct_team *oct_measure_team(const oct_session *s);
+oct_team *oct_session_team(const oct_session *s);
 
 /* As oct_session_new, with devices beside the CPU; d is read here, not kept. */
 OCT_MUST_CHECK oct_status oct_session_new_on(const oct_model *m, const oct_session_params *p,

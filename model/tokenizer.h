@@ -12,8 +12,9 @@
 
 typedef struct oct_spm oct_spm;
 
-/* From the bytes of a SentencePiece model (copied). Safe for untrusted input as far as the library
- * is: whatever it throws or reports becomes an error. */
+/* From the bytes of a SentencePiece model (copied). Safe for untrusted input: what the library does
+ * not check is checked before (tokenizer_check.h), and whatever it throws or reports becomes an
+ * error. */
 OCT_MUST_CHECK oct_status oct_spm_new(const void *bytes, size_t n, oct_spm **out, oct_error *err);
 void oct_spm_free(oct_spm *t);
 

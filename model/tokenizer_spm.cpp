@@ -12,6 +12,7 @@
 
 extern "C" {
 #include "tokenizer.h"
+#include "tokenizer_check.h"
 }
 
 // Exported by the library, declared in none of its installed headers. Without it the library writes
@@ -93,6 +94,13 @@ extern "C" {
 oct_status oct_spm_new(const void *bytes, size_t n, oct_spm **out, oct_error *err)
 {
     *out = nullptr;
+    OCT_TRY(oct_spm_check(bytes, n, err));
+    // Refused memory while it parses, protobuf destroys what it has not made: so that is asked for here.
+    void *room = n < SIZE_MAX / 64 ? std::malloc(64 * n + (1 << 20)) : nullptr;
+    std::free(room);
+    if (room == nullptr)
+        return oct_fail(err, OCT_ERR_MEMORY, "tokenizer: out of memory for a model of %zu bytes",
+                        n);
     return guarded(err, "tokenizer", [&]() -> oct_status {
         sentencepiece::logging::SetMinLogLevel(4); // above "fatal"
         std::unique_ptr<oct_spm> t(new oct_spm);

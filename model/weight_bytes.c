@@ -18,7 +18,7 @@ oct_grok_bytes oct_grok_weight_bytes(const oct_grok_config *c, const oct_grok_la
             uint64_t slices = (uint64_t)oct_shard_n_slices(s, kind);
             uint64_t n = experts ? (uint64_t)(s->experts.end - s->experts.first) : 1;
             b.held += n * slices * (w->unit_stride + w->scale_stride);
-            *(experts ? &b.expert : &b.common) += slices * (w->unit_bytes + w->scale_bytes);
+            *(experts ? &b.expert : &b.attention) += slices * (w->unit_bytes + w->scale_bytes);
         }
     /* Four norms and the router in a layer, one norm behind them. */
     uint64_t row = (uint64_t)c->d_model * sizeof(float);
@@ -32,6 +32,7 @@ oct_grok_bytes oct_grok_weight_bytes(const oct_grok_config *c, const oct_grok_la
     uint64_t table_row = (uint64_t)c->d_model * sizeof(uint16_t);
     b.held +=
         plain + (uint64_t)((vocab.end - vocab.first) * l->embedding.slice_rows_pad) * table_row;
-    b.common += plain + (uint64_t)(end - first) * table_row;
+    b.head = (uint64_t)(end - first) * table_row;
+    b.common = b.attention + plain + b.head;
     return b;
 }

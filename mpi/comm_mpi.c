@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "shared.h"
 #include "machine.h"
 #include "watch.h"
@@ -21,6 +22,7 @@ enum { PIECE_BYTES = 1 << 30 /* of one message */ };
 /* Seconds. A dead rank is found by the watch, long before; these are for ranks that live but do not
  * answer: no way between them, or a disk that is gone. */
 static const double HELLO_DEADLINE = 30, EXCHANGE_DEADLINE = 600, NO_DEADLINE = 1e30;
+static const double START_DEADLINE = 60, END_DEADLINE = 30; /* of MPI's own waiting, see guard.h */
 
 /* What goes to a rank and comes from it in one round. Bytes. */
 typedef struct message {
@@ -319,6 +321,19 @@ static void lost(void *ctx, bool fatal, const char *text)
         MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+/* On a guard's thread. MPI may not even have started; its launcher ends the others. */
+static void waited(void *ctx, const char *text)
+{
+    const mpi_comm *m = ctx;
+    if (m->say)
+        m->say(m->ctx, true, text);
+}
+
+static oct_guard *guard(mpi_comm *m, const char *what, double seconds)
+{
+    return oct_guard_begin(what, seconds, waited, m);
+}
+
 static void mpi_free(oct_comm *c)
 {
     mpi_comm *m = mpi_of(c);
@@ -327,12 +342,14 @@ static void mpi_free(oct_comm *c)
             nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
+    oct_guard *g = guard(m, "MPI_Finalize", END_DEADLINE);
     if (m->watch)
         oct_watch_leave(m->watch);
     if (m->comm != MPI_COMM_NULL)
         MPI_Comm_free(&m->comm);
     if (m->finalise)
         MPI_Finalize();
+    oct_guard_end(g);
     oct_watch_free(m->watch);
     oct_shared_free(m->shared);
     free(m->in);
@@ -350,12 +367,16 @@ static oct_status share(mpi_comm *m, oct_error *err)
 {
     int size = m->base.size, n_host = 0, n_mapped = 0;
     MPI_Comm host = MPI_COMM_NULL;
+    oct_guard *g = guard(m, "MPI_Comm_split_type", START_DEADLINE);
     int code = MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_size(host, &n_host);
-    if (code != MPI_SUCCESS)
+    if (code != MPI_SUCCESS) {
+        oct_guard_end(g);
         return failed(m, err, "communicator of a host", code);
+    }
     MPI_Comm_free(&host);
+    oct_guard_end(g);
     const char *wish = getenv("OCTET_MPI_SHARED");
     bool may = n_host == size && !(wish && strcmp(wish, "0") == 0);
     oct_shared_offer mine = {.fd = -1}, *offers = calloc((size_t)size, sizeof *offers);
@@ -403,7 +424,9 @@ static oct_status meet(mpi_comm *m, oct_error *err)
         status =
             gather_over(m, MPI_COMM_WORLD, TAG_HELLO, &mine, sizeof mine, all, HELLO_DEADLINE, err);
     if (status == OCT_OK) {
+        oct_guard *g = guard(m, "MPI_Comm_dup", START_DEADLINE);
         int code = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
+        oct_guard_end(g);
         status = code == MPI_SUCCESS ? OCT_OK : failed(m, err, "communicator", code);
     }
     if (status == OCT_OK && size > 1)
@@ -426,9 +449,14 @@ oct_status oct_comm_mpi_open(oct_comm_say_fn *say, void *ctx, oct_comm **out, oc
      * takes two more messages, which more than doubles the time of a fold. The user's choice goes
      * first. */
     setenv("OMPI_MCA_btl_vader_eager_limit", "32768", 0);
+    m->say = say;
+    m->ctx = ctx;
     code = MPI_Initialized(&ready);
-    if (code == MPI_SUCCESS && !ready)
+    if (code == MPI_SUCCESS && !ready) {
+        oct_guard *g = guard(m, "MPI_Init", START_DEADLINE);
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+        oct_guard_end(g);
+    }
     if (code != MPI_SUCCESS) {
         oct_status status = failed(m, err, "initialisation", code);
         free(m);
@@ -446,8 +474,6 @@ oct_status oct_comm_mpi_open(oct_comm_say_fn *say, void *ctx, oct_comm **out, oc
     m->base.layer = -1;
     m->comm = MPI_COMM_NULL;
     m->finalise = !ready;
-    m->say = say;
-    m->ctx = ctx;
     *out = &m->base;
     oct_status status = meet(m, err);
     if (status != OCT_OK)

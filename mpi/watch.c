@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "machine.h"
@@ -24,11 +25,11 @@ static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */
 static const double UNHEARD_SECONDS = 10; /* after which a rank that was never heard is told of */
 static const double STALL_SECONDS = 2; /* this thread did not run: nothing can be said of others */
 static const double QUIET_SECONDS = 3; /* after such a stall */
-enum { REFUSALS = 2, LAST_SECONDS = 3 };
+enum { REFUSALS = 2, LAST_SECONDS = 3, TOLD = 2 /* of beat.leaving */ };
 
 typedef struct beat {
-    uint64_t key; /* the receiver's */
-    int32_t from, leaving;
+    uint64_t key;          /* the receiver's */
+    int32_t from, leaving; /* TOLD: this rank has told of one that is lost */
     int64_t layer;
 } beat;
 
@@ -63,6 +64,7 @@ struct oct_watch {
     pthread_t thread;
     bool running;
     _Atomic bool stop, leaving;
+    bool i_told, other_told;        /* of a rank that is lost */
     double started, checked, quiet; /* quiet: no judgement before */
 };
 
@@ -134,6 +136,25 @@ static void own_places(const oct_watch *w, const oct_watch_place bound[FAMILIES]
     freeifaddrs(list);
 }
 
+/* The number of this process's network namespace, and which running system it belongs to. */
+static uint64_t network_of_self(void)
+{
+    struct stat st;
+    char boot[40] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f) {
+        if (fscanf(f, "%39s", boot) != 1)
+            boot[0] = 0;
+        fclose(f);
+    }
+    if (!boot[0] || stat("/proc/self/ns/net", &st) != 0)
+        return 0;
+    uint64_t hash = st.st_ino;
+    for (const char *c = boot; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    return hash ? hash : 1;
+}
+
 oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address *mine,
                          oct_error *err)
 {
@@ -156,6 +177,7 @@ oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address 
         return oct_fail(err, OCT_ERR_COMM, "watch: no random number: %s", strerror(errno));
     gethostname(mine->host, sizeof mine->host - 1);
     own_places(w, bound, mine);
+    mine->net = network_of_self();
     w->key = mine->key;
     return OCT_OK;
 }
@@ -164,7 +186,7 @@ oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address 
 
 static void send_to(oct_watch *w, const peer *p, const oct_watch_place *to, bool leaving)
 {
-    const beat b = {p->address.key, w->rank, leaving,
+    const beat b = {p->address.key, w->rank, w->i_told ? TOLD : leaving,
                     atomic_load_explicit(w->layer, memory_order_relaxed)};
     int f = family_of(&to->any);
     if (f < 0 || w->socket[f] < 0)
@@ -242,6 +264,7 @@ static void read_beats(oct_watch *w, int family)
         p->at = from;
         p->heard = true;
         p->leaving |= b.leaving != 0;
+        w->other_told |= b.leaving == TOLD;
         p->layer = b.layer;
         p->last = oct_seconds();
         p->refusals = 0;
@@ -270,10 +293,47 @@ static void lose(oct_watch *w, int lost, const char *how)
     /* Whatever hangs from here on, this process ends, and not with 0. */
     signal(SIGALRM, SIG_DFL);
     alarm(LAST_SECONDS);
-    if (w->rank != (lost == 0 ? 1 : 0))
+    for (int i = 0; i < 20 && !w->other_told && w->rank != (lost == 0 ? 1 : 0); i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        read_all(w);
+    }
+    if (w->other_told) { /* it ends the job; this one has nothing to add */
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        _exit(1);
+    }
+    w->i_told = true;
+    send_beats(w);
     w->say(w->ctx, true, text);
     _exit(1);
+}
+
+typedef struct warning {
+    oct_watch_say *say;
+    void *ctx;
+    char text[OCT_ERROR_TEXT];
+} warning;
+
+static void *warn_thread(void *arg)
+{
+    warning *a = arg;
+    a->say(a->ctx, false, a->text);
+    free(a);
+    return NULL;
+}
+
+/* Not on this thread: a stream that nobody reads would stop it. */
+static void warn(const oct_watch *w, const char *text)
+{
+    pthread_t thread;
+    warning *a = malloc(sizeof *a);
+    if (!a)
+        return;
+    *a = (warning){.say = w->say, .ctx = w->ctx};
+    snprintf(a->text, sizeof a->text, "%s", text);
+    if (pthread_create(&thread, NULL, warn_thread, a) == 0)
+        pthread_detach(thread);
+    else
+        free(a);
 }
 
 static void check(oct_watch *w, double t)
@@ -296,6 +356,10 @@ static void check(oct_watch *w, double t)
             lose(w, r, "has died");
         else if (p->heard && t - p->last > SILENCE_SECONDS)
             lose(w, r, "has stopped: not a sign of it for 6 s");
+        /* Packets within one machine's network do arrive. */
+        if (!p->heard && t - w->started > UNHEARD_SECONDS && p->address.net &&
+            p->address.net == w->peers[w->rank].address.net)
+            lose(w, r, "has stopped: not a sign of it since the start");
         if (!p->heard && !p->told && w->rank == 0 && t - w->started > UNHEARD_SECONDS) {
             char text[OCT_ERROR_TEXT];
             snprintf(text, sizeof text,
@@ -303,7 +367,7 @@ static void check(oct_watch *w, double t)
                      "reach rank 0 on %s; if it dies, the job may hang",
                      r, p->address.host, w->peers[0].address.host);
             p->told = true;
-            w->say(w->ctx, false, text);
+            warn(w, text);
         }
     }
 }
@@ -350,6 +414,7 @@ oct_status oct_watch_start(oct_watch *w, const oct_watch_address *all, const _At
     }
     sigset_t none, old; /* signals are for the program's own threads */
     sigfillset(&none);
+    sigdelset(&none, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &none, &old);
     int e = pthread_create(&w->thread, NULL, watch, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -25,14 +25,16 @@ typedef union oct_watch_place {
 typedef struct oct_watch_address {
     char host[OCT_WATCH_HOST];
     uint64_t key; /* packets to this rank carry it; random */
+    uint64_t net; /* of the kernel's network that it is in, the same for all in it; 0: unknown */
     uint32_t n_places;
     oct_watch_place place[OCT_WATCH_ADDRESSES];
 } oct_watch_address;
 
 typedef struct oct_watch oct_watch;
 
-/* Called on the watching thread. fatal: a rank is lost, the job must end; text names it. Else a
- * warning. If fatal and the function returns, the process ends. */
+/* fatal: a rank is lost, the job must end; text names it; called on the watching thread, by the lowest
+ * rank that is left alone, or by others if that one does not do it. If the function returns, the
+ * process ends. Else a warning, on a thread of its own, so that it may block. */
 typedef void oct_watch_say(void *ctx, bool fatal, const char *text);
 
 /* Opens the socket and fills *mine. Free with oct_watch_free in any state. */

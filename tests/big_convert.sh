@@ -2,15 +2,17 @@
 # Large conversions, for ./dev test --full: one layer of Grok-1's true shape (7.6 GiB of checkpoint) is
 # generated, converted with a bound on memory, loaded and decoded; a plain f32 checkpoint of 3 GiB is
 # quantised within the same bound; kill -9 and SIGTERM in the middle leave nothing under the name.
-# Needs 16 GiB of disk in the build folder (or OCT_BIG_DIR); skipped where there is less.
+# The same layer in bf16 safetensors gives the same file. Needs 20 GiB of disk in the build folder (or
+# OCT_BIG_DIR); skipped where there is less.
+#   big_convert.sh MKCKPT MKSAFETENSORS      (programs of this folder)
 set -eu
-mkckpt="$1"
+mkckpt="$1" mksafetensors="$2"
 octet="$OCT_TEST_OCTET"
 limit_kib=$((512 * 1024))
 base="${OCT_BIG_DIR:-$OCT_TEST_BUILD}"
 free_kib=$(df -Pk "$base" | awk 'NR == 2 { print $4 }')
-if [ "$free_kib" -lt $((16 * 1024 * 1024)) ]; then
-    echo "skipped: 16 GiB of free disk are needed in $base, there are $((free_kib / 1048576))"
+if [ "$free_kib" -lt $((20 * 1024 * 1024)) ]; then
+    echo "skipped: 20 GiB of free disk are needed in $base, there are $((free_kib / 1048576))"
     exit 77
 fi
 dir=$(mktemp -d "$base/big-XXXXXX")
@@ -62,8 +64,11 @@ bytes=$(du -sb "$dir/grok1" | cut -f1)
 interrupt TERM
 ls "$dir"/cut.gguf* 2>/dev/null && fail "SIGTERM left a file"
 interrupt KILL
-rm -f "$dir"/cut.gguf*
+convert "$dir/grok1" "$dir/cut.gguf"
+! ls "$dir"/cut.gguf.tmp-* 2>/dev/null || fail "what SIGKILL left was not gone on with"
 convert "$dir/grok1" "$dir/grok1.gguf"
+cmp "$dir/cut.gguf" "$dir/grok1.gguf" || fail "resumed and made at once: two files"
+rm -f "$dir/cut.gguf"
 rm -rf "$dir/grok1"
 
 echo "== loaded and decoded"
@@ -75,6 +80,16 @@ echo "5 6 7 8" >"$dir/ids"
 [ "$(stat -c %s "$dir/decode.npy")" -ge $((4 * 4 * 131072)) ] || fail "size of the logits"
 cmp "$dir/decode.npy" "$dir/prefill.npy" || fail "decode and prefill differ"
 rm -f "$dir/grok1.gguf"
+
+echo "== the layer from xAI's format and from safetensors"
+"$mkckpt" "$dir/layer" vocab=1024
+"$mksafetensors" "$dir/layer" "$dir/hub" scheme=1 shards=3 f32=1
+convert "$dir/layer" "$dir/layer.gguf"
+rm -rf "$dir/layer"
+convert "$dir/hub" "$dir/hub.gguf" 2>&1 | tee "$dir/hub.log"
+cmp "$dir/layer.gguf" "$dir/hub.gguf" || fail "the files differ"
+grep -q "int8 found again in bf16: 974848 of 974848 scales" "$dir/hub.log" || fail "scales"
+rm -rf "$dir/hub" "$dir/layer.gguf" "$dir/hub.gguf"
 
 echo "== plain f32, quantised on the way"
 "$mkckpt" "$dir/plain" layers=2 d=2048 ffn=8192 q_heads=16 vocab=32768 kind=f32

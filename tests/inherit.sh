@@ -147,7 +147,7 @@ echo "/help" >&3
 exec 3>&-
 wait $pid
 check "Ctrl-C in a conversation: exit code" is $? 0
-check "Ctrl-C in a conversation: it goes on" grep -q '/reset  start a new text' err
+check "Ctrl-C in a conversation: it goes on" grep -q '/reset  *start a new text' err
 
 echo "inherit: $checks checks, $fails failures"
 [ $fails = 0 ]

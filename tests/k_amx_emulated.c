@@ -2,8 +2,12 @@
 #include "tile_emulator.h"
 #include "tile_trap.h"
 
-#define oct_k_linear_q8__amx emulated_linear
+#define oct_k_linear_q8__amx emulated_linear_q8
+#define oct_k_linear_q4g32__amx emulated_linear_q4g32
+#define oct_k_linear_q4g16__amx emulated_linear_q4g16
 #define oct_k_linear_q8__avx512 emulated_few_rows
+#define oct_k_linear_q4g32__avx512 emulated_few_rows
+#define oct_k_linear_q4g16__avx512 emulated_few_rows
 #include "k_amx.c"
 
 void emulated_product(const tile_config *config, const void *a, const void *b, int32_t *c)

@@ -19,7 +19,7 @@ typedef struct tile_counts {
 } tile_counts;
 extern tile_counts emulated_counts;
 
-oct_k_linear_fn emulated_linear;
+oct_k_linear_fn emulated_linear_q8, emulated_linear_q4g32, emulated_linear_q4g16;
 
 /* Takes the place of avx512's kernel, for calls of few rows; the test's. */
 oct_k_linear_fn emulated_few_rows;

@@ -22,9 +22,11 @@ cp -r "$source/examples/octet" "$tmp/program"
 cd "$tmp/program"
 libdir=$(dirname "$(find "$tmp/prefix" -name 'liboctet.*' ! -type d | head -n 1)")
 # shellcheck disable=SC2046
-quiet gcc -std=c11 -D_GNU_SOURCE -DOCT_COMMIT='""' -Wall -Wextra -Werror -I. -Ibench -I"$tmp/prefix/include" \
-    ./*.c bench/*.c -o octet $(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --cflags --libs octet) \
-    $(pkg-config --cflags --libs jansson libedit) -lm -Wl,-rpath,"$libdir"
+quiet cmake -DIN=serve/page.html -DOUT=serve_page.h -P serve/embed_page.cmake
+# shellcheck disable=SC2046
+quiet gcc -std=c11 -D_GNU_SOURCE -DOCT_COMMIT='""' -Wall -Wextra -Werror -I. -Ibench -Iserve -I"$tmp/prefix/include" \
+    ./*.c bench/*.c serve/*.c -o octet $(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --cflags --libs octet) \
+    $(pkg-config --cflags --libs jansson libedit libevent_core libevent_extra) -lm -Wl,-rpath,"$libdir"
 
 same()
 {
@@ -40,4 +42,4 @@ same bench --simulate 8,10,11.5,400
 same convert --help
 ./octet convert "$OCT_TEST_TINY" -o model.gguf 2>/dev/null && cmp -s model.gguf "$model" ||
     fail "octet convert, compiled outside, makes another file"
-echo "program_public: $(ls ./*.c bench/*.c | wc -l) files compile outside the tree"
+echo "program_public: $(ls ./*.c ./*/*.c | wc -l) files compile outside the tree"

@@ -49,6 +49,8 @@ typedef struct heard {
     int64_t n_cached;
     uint64_t rng;
     oct_token_logprob top; /* the last */
+    int64_t n_scores;      /* of the prompt */
+    double score[MAX_TOKENS];
 } heard;
 
 typedef struct ask {
@@ -74,6 +76,11 @@ static void on_event(void *ctx, const oct_event *e)
         assert_true(e->n_done >= h->n_done && h->n == 0);
         h->n_done = e->n_done;
         h->n_cached = e->n_cached;
+    } else if (e->kind == OCT_EVENT_SCORE) {
+        assert_true(a->r.prompt_logprobs && e->index == 0 && h->n == 0);
+        assert_int_equal(e->token, a->ids[h->n_scores + 1]);
+        assert_int_equal(e->n_top, a->r.n_top);
+        h->score[h->n_scores++] = e->logprob;
     } else if (e->kind == OCT_EVENT_TOKEN) {
         size_t n;
         assert_int_equal(e->n_generated, h->n + 1);

@@ -77,7 +77,9 @@ static oct_kernels emulated_row(void)
     oct_kernels k = *ref_row;
     k.name = "amx, emulated";
     k.act_quantise = planes_act_quantise;
-    k.linear_q8 = emulated_linear;
+    k.linear_q8 = emulated_linear_q8;
+    k.linear_q4g32 = emulated_linear_q4g32;
+    k.linear_q4g16 = emulated_linear_q4g16;
     return k;
 }
 
@@ -169,21 +171,34 @@ enum { GROUPS = sizeof groups / sizeof *groups };
  * three panels; both widths of activations. */
 static void check_shapes(const oct_kernels *k)
 {
-    for (int64_t i = 0; i < GROUPS * 2; i++) {
-        const int64_t group = groups[i / 2], digits = i % 2 + 1;
+    for (int64_t i = 0; i < GROUPS * 2 * OCT_WEIGHT_TYPES; i++) {
+        const int64_t group = groups[i % GROUPS], digits = i / GROUPS % 2 + 1;
         const bool large = group > 1000;
-        for (int64_t rows = 1; rows <= 41; rows += large ? 8 : 1) {
+        check_type = (oct_weight_type)(i / GROUPS / 2);
+        const int step = large ? 8 : check_type == OCT_WEIGHT_Q8 ? 1 : 3;
+        for (int64_t rows = 1; rows <= 41; rows += step) {
             linear_shape s = {group, large ? 1 : 1 + rows % 4, 8, rows % 5,
-                              rows < 41     ? rows
+                              rows < 40     ? rows
                               : digits == 1 ? 148
                                             : 129};
             check_digits = (int)digits;
             const char *wrong = linear_case_run(k, &s, 1 + rows % 3, (int)(rows % (3 * PATTERNS)));
-            check_digits = 2;
             if (wrong)
-                fail_msg("%s, %d digits: %s", k->name, (int)digits, wrong);
+                fail_msg("%s, %s, %d digits: %s", k->name, oct_weight_types[check_type].name,
+                         (int)digits, wrong);
         }
     }
+    check_digits = 2;
+    check_type = OCT_WEIGHT_Q8;
+}
+
+/* Of every type. */
+static const char *check_linears(const oct_kernels *k)
+{
+    const char *wrong = NULL;
+    for (int t = 0; t < OCT_WEIGHT_TYPES && !wrong; t++)
+        wrong = check_linear(k, (oct_weight_type)t);
+    return wrong;
 }
 
 static void emulated_shapes(void **state)
@@ -209,14 +224,14 @@ static void emulated_checks(void **state)
         skip();
     rig_catch_crashes();
     oct_kernels k = emulated_row();
-    const char *wrong = check_linear_q8(&k);
+    const char *wrong = check_linears(&k);
     if (wrong)
         fail_msg("%s", wrong);
     const oct_kernels *avx512 = oct_kernels_find("avx512");
     if (!oct_kernels_usable(avx512))
         return;
     k.act_quantise = avx512->act_quantise; /* the rows it will get */
-    wrong = check_linear_q8(&k);
+    wrong = check_linears(&k);
     if (wrong)
         fail_msg("with avx512's activations: %s", wrong);
 }
@@ -233,14 +248,17 @@ static void no_needless_work(void **state)
         {6144, 1, 1, 0, 16}, {4096, 1, 8, 2, 128}, {768, 1, 8, 0, 17},
         {20, 4, 8, 4, 33},   {512, 3, 8, 4, 4},
     };
-    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
-        const linear_shape *s = &shapes[i / 2];
+    enum { SHAPES = sizeof shapes / sizeof *shapes };
+    for (size_t i = 0; i < SHAPES * 2 * OCT_WEIGHT_TYPES; i++) {
+        const linear_shape *s = &shapes[i / 2 % SHAPES];
         const int64_t n_panels = 1 + (int64_t)i % 3, digits = 1 + (int64_t)i % 2;
         const int64_t block = digits == 1 ? OCT_ACT_BLOCK_I8 : OCT_ACT_BLOCK;
         tile_counts before = emulated_counts;
         check_digits = (int)digits;
+        check_type = (oct_weight_type)(i / 2 / SHAPES);
         const char *wrong = linear_case_run(&k, s, n_panels, NORMAL);
         check_digits = 2;
+        check_type = OCT_WEIGHT_Q8;
         if (wrong)
             fail_msg("%s", wrong);
         int64_t tiles = digits * ((s->n_rows + 15) / 16) * n_panels, passes = 0, steps = 0;
@@ -274,7 +292,7 @@ static void compiled_row(void **state)
         emulated_trap(rig_on_signal);
     tile_counts before = emulated_counts;
     check_shapes(k);
-    const char *wrong = check_linear_q8(k);
+    const char *wrong = check_linears(k);
     if (wrong)
         fail_msg("%s", wrong);
     assert_true(tiles || emulated_counts.dots > before.dots);

@@ -510,7 +510,7 @@ static void test_cancel(void **state)
     rig_free(&d);
 }
 
-/* kill -9 in either pass: nothing under the final name; the next run names what was left. */
+/* kill -9 in either pass: nothing under the final name; the next run goes on with what was left. */
 static void test_kill(void **state)
 {
     (void)state;
@@ -523,7 +523,7 @@ static void test_kill(void **state)
             oct_convert_params p = {.checkpoint = d.ckpt,
                                     .out = d.out,
                                     .no_tokenizer = true,
-                                    .n_threads = 2,
+                                    .n_threads = 3,
                                     .progress = halfway,
                                     .progress_ctx = &i};
             oct_convert_report r = {0};
@@ -534,13 +534,13 @@ static void test_kill(void **state)
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         assert_int_not_equal(access(d.out, F_OK), 0);
-        assert_int_equal(rig_count_outputs(&d), k + 1);
+        assert_int_equal(rig_count_outputs(&d), 1); /* the second goes on with it */
     }
     oct_convert_report r;
     oct_error err;
     assert_int_equal(rig_convert(&d, &r, &err), OCT_OK);
-    assert_int_equal(r.warnings.n, 2);
-    assert_non_null(strstr(r.warnings.line[0], ".tmp-"));
+    assert_int_equal(r.warnings.n, 1);
+    assert_non_null(strstr(r.warnings.line[0], "going on"));
     oct_convert_report_free(&r);
     rig_free(&d);
 }

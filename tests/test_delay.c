@@ -310,9 +310,9 @@ static void check(const oct_network *speed)
     assert_int_equal(oct_model_open(OCT_TEST_MODELS "/tiny-grok.gguf", &m, &err), OCT_OK);
     for (int size = 2; size <= RANKS; size *= 2)
         for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
-            oct_token_cost cost;
-            assert_null(
-                oct_predict_token(m, (oct_shard_layout)by, size, 0, OCT_KV_F16, speed, &cost));
+            oct_step_cost cost;
+            const oct_step_shape step = {1, 1, 0, OCT_KV_F16};
+            assert_null(oct_predict_step(m, (oct_shard_layout)by, size, &step, speed, &cost));
             double found = 0, off = 1;
             for (int tries = 0; tries < 5 && fabs(off) > TOLERANCE; tries++) {
                 found = measure(m, size, (oct_shard_layout)by, speed);

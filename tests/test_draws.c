@@ -155,12 +155,17 @@ static void many_at_once(void **state)
     assert_int_equal(oct_team_new(THREADS, NULL, &team, &err), OCT_OK);
     oct_sampler alone[DRAWS], sampler[DRAWS];
     oct_draw draw[DRAWS];
+    oct_token_logprob top[DRAWS][4];
     for (int i = 0; i < DRAWS; i++) {
         logits_fill((logit_shape)(i % SHAPES), x + i * N, N, &rng);
         alone[i] = sampler[i] = any_setting(N);
         alone[i].temperature = sampler[i].temperature =
             0.8f; /* not greedy, which uses no scratch */
-        draw[i] = (oct_draw){&sampler[i], x + i * N, -2};
+        draw[i] = (oct_draw){.sampler = &sampler[i],
+                             .logits = x + i * N,
+                             .n_top = i % 4,
+                             .wants_logprob = i % 2,
+                             .top = top[i]};
     }
     oct_sample_many(team, draw, DRAWS, N, scratch);
     for (int i = 0; i < THREADS; i++) {
@@ -172,6 +177,12 @@ static void many_at_once(void **state)
     for (int i = 0; i < DRAWS; i++) {
         assert_int_equal(draw[i].id, oct_sample(&alone[i], x + i * N, N, scratch));
         assert_int_equal(sampler[i].rng, alone[i].rng);
+        assert_true(draw[i].logprob == (i % 2 ? oct_logprob(x + i * N, N, draw[i].id) : 0));
+        oct_token_logprob want[4];
+        int64_t n = i % 4 ? oct_top_logprobs(x + i * N, N, i % 4, want) : 0;
+        assert_int_equal(draw[i].n_found, n);
+        for (int64_t k = 0; k < n; k++)
+            assert_true(top[i][k].id == want[k].id && top[i][k].logprob == want[k].logprob);
     }
     oct_sample_many(team, draw, 1, N, scratch); /* fewer than threads */
     assert_int_equal(draw[0].id, oct_sample(&alone[0], x, N, scratch));

@@ -54,6 +54,7 @@ enum fault {
     ADDS_TO_Y,
     ROUNDS_PRODUCT, /* t += isum * s instead of one rounding */
     SATURATES_16,   /* pairs of products in 16 bits */
+    OTHER_OF_PAIR,  /* q4: the channel that shares the byte */
     TRUNCATES       /* activations instead of rounding */
 };
 static enum fault fault;
@@ -79,7 +80,8 @@ static int64_t scalar_isum(const oct_linear_args *l, const int16_t *a, int64_t g
     end = end < l->w->group_in ? end : l->w->group_in;
     end = fault == DROPS_TAIL ? end / 4 * 4 : end;
     for (int64_t i = start; i < end; i++) {
-        int q = oct_weight_at(l->w, l->panel, 0, lane, group * l->w->group_in + i);
+        int q = oct_weight_at(l->w, l->panel, 0, fault == OTHER_OF_PAIR ? lane ^ 8 : lane,
+                              group * l->w->group_in + i);
         q = fault == NEGATES_128 && q == -128 ? 128 : q;
         pair += (q + 128) * a[i];
         isum -= 128 * a[i];
@@ -189,6 +191,18 @@ static void add_scaled_fused(const float *x, float a, int64_t n, float *y)
         y[i] = fmaf(a, x[i], y[i]);
 }
 
+static void softmax_weights_by_libm(const float *x, int64_t n, float max, float t, float *w)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = expf((x[i] - max) / t);
+}
+
+static void softmax_weights_by_reciprocal(const float *x, int64_t n, float max, float t, float *w)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = oct_expf((x[i] - max) * (1 / t));
+}
+
 static void rope_of_neighbours(float *x, const float *cos, const float *sin, int64_t n)
 {
     for (int64_t i = 0; i < n / 2; i++)
@@ -274,6 +288,10 @@ static const struct wrong_kernel {
     {"linear adds to y", check_linear_q8, .fault = ADDS_TO_Y},
     {"linear rounds the product", check_linear_q8, .fault = ROUNDS_PRODUCT},
     {"linear saturates", check_linear_q8, .fault = SATURATES_16},
+    {"linear_q4g32 drops the tail", check_linear_q4g32, .fault = DROPS_TAIL},
+    {"linear_q4g32 ignores the last block", check_linear_q4g32, .fault = IGNORES_LAST_BLOCK},
+    {"linear_q4g32 takes the pair's other", check_linear_q4g32, .fault = OTHER_OF_PAIR},
+    {"linear_q4g16 reads past the end", check_linear_q4g16, .fault = READS_PAST_END},
     {"act_quantise truncates", check_act_quantise, .fault = TRUNCATES},
     {"rms_norm without eps", check_rms_norm, .k.rms_norm = rms_norm_without_eps},
     {"rms_norm in one chain", check_rms_norm, .k.rms_norm = rms_norm_in_one_chain},
@@ -283,6 +301,10 @@ static const struct wrong_kernel {
     {"add writes past the end", check_add, .k.add = add_one_more},
     {"add writes to its input", check_add, .k.add = add_into_input},
     {"add_scaled fused", check_add_scaled, .k.add_scaled = add_scaled_fused},
+    {"softmax_weights by libm", check_softmax_weights,
+     .k.softmax_weights = softmax_weights_by_libm},
+    {"softmax_weights by reciprocal", check_softmax_weights,
+     .k.softmax_weights = softmax_weights_by_reciprocal},
     {"rope of neighbours", check_rope, .k.rope = rope_of_neighbours},
     {"embed without scale", check_embed, .k.embed = embed_without_scale},
     {"dot_f32 in one chain", check_dot_f32, .k.dot_f32 = dot_in_one_chain},
@@ -298,7 +320,7 @@ static oct_kernels scalar_row(void)
 {
     oct_kernels k = *ref_row;
     k.act_quantise = scalar_act_quantise;
-    k.linear_q8 = scalar_linear;
+    k.linear_q8 = k.linear_q4g32 = k.linear_q4g16 = scalar_linear;
     return k;
 }
 
@@ -309,6 +331,8 @@ static void wrong_kernels_are_caught(void **state)
     fault = NO_FAULT;
     oct_kernels good = scalar_row();
     assert_null(check_linear_q8(&good));
+    assert_null(check_linear_q4g32(&good));
+    assert_null(check_linear_q4g16(&good));
     assert_null(check_act_quantise(&good));
     for (size_t i = 0; i < sizeof wrong_kernels / sizeof *wrong_kernels; i++) {
         const struct wrong_kernel *w = &wrong_kernels[i];

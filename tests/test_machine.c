@@ -140,9 +140,53 @@ static void cpus_v1(void **state)
     assert_true(oct_cgroup_cpus(root) == 0.5);
 }
 
+/* One quota of 1.5 CPUs, seen from containers that are told little or wrong things about it. */
+static void quotas_in_odd_places(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mounts, *group, *folder;
+    } cases[] = {
+        {"", "5:cpu,cpuacct:/docker/x", "sys/fs/cgroup/cpu,cpuacct/docker/x"},
+        {"", "8:cpuacct,cpu:/x", "sys/fs/cgroup/cpu,cpuacct/x"},
+        {"", "8:cpuacct,cpu:/x", "sys/fs/cgroup/cpu"},
+        {"", "5:cpuset,cpu,cpuacct:/x", "cgroup/cpuset,cpu,cpuacct/x"},
+        {"", "5:cpu:/docker/x/sub", "sys/fs/cgroup/cpu/sub"},
+        {"", "5:cpu:/a/../b", "sys/fs/cgroup/cpu"},
+        {"40 20 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "5:cpu,cpuacct:/docker/x",
+         "sys/fs/cgroup/cpu,cpuacct/docker/x"},
+        {"40 20 0:30 /other /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+         "41 20 0:30 / /run/groups rw - cgroup cgroup rw,cpu\n",
+         "5:cpu:/docker/x", "run/groups/docker/x"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[256];
+        assert_int_equal(begin(NULL), 0);
+        put("proc/self/mountinfo", cases[i].mounts);
+        put("proc/self/cgroup", cases[i].group);
+        assert_true(oct_cgroup_cpus(root) == 0);
+        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", cases[i].folder);
+        put(path, "150000\n");
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", cases[i].folder);
+        put(path, "100000\n");
+        if (oct_cgroup_cpus(root) != 1.5)
+            fail_msg("case %zu: %g", i, oct_cgroup_cpus(root));
+        assert_int_equal(end(NULL), 0);
+    }
+    /* v2 that mountinfo does not show. */
+    assert_int_equal(begin(NULL), 0);
+    put("proc/self/cgroup", "0::/a/b");
+    put("sys/fs/cgroup/cgroup.controllers", "cpu");
+    put("sys/fs/cgroup/b/cpu.max", "50000 100000\n");
+    assert_true(oct_cgroup_cpus(root) == 0.5);
+    assert_int_equal(end(NULL), 0);
+    assert_int_equal(begin(NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(quotas_in_odd_places, begin, end),
         cmocka_unit_test_setup_teardown(meminfo_only, begin, end),
         cmocka_unit_test_setup_teardown(nothing_readable, begin, end),
         cmocka_unit_test_setup_teardown(v2_ancestors, begin, end),

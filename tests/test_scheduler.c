@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "scheduler_impl.h"
 #include "scheduler_rig.h"
 
 /* ---- the promise ---- */
@@ -414,6 +415,85 @@ static void test_logprob(void **state)
     free(a);
 }
 
+/* Every token of a prompt but the first, once, with the probability that it has there: whatever is
+ * there already, however few rows a step may score, and though memory runs out in between. */
+static void check_scores(const ask *a)
+{
+    oct_error err = {0};
+    oct_session *s;
+    const int64_t V = oct_model_get_info(model)->n_vocab, n = a->r.n_ids;
+    float *logits = malloc((size_t)(n * V) * sizeof *logits);
+    uint8_t *want = malloc((size_t)n);
+    memset(want, 1, (size_t)n);
+    const oct_session_params p = {.n_threads = 1};
+    const oct_batch batch = {.n = n, .token = a->ids, .want = want};
+    assert_int_equal(oct_session_new(model, &p, &s, &err), OCT_OK);
+    assert_int_equal(oct_eval(s, &batch, logits, &err), OCT_OK);
+    assert_int_equal(a->text[0].n_scores, n - 1);
+    for (int64_t i = 0; i < n - 1; i++)
+        assert_true(a->text[0].score[i] == oct_logprob(logits + i * V, V, a->ids[i + 1]));
+    oct_session_free(s);
+    free(logits);
+    free(want);
+}
+
+static void test_scores(void **state)
+{
+    (void)state;
+    bench b;
+    ask *a[5];
+    open_bench(
+        &b, model,
+        (oct_session_params){.n_seqs = 5, .n_ctx = 420, .chunk = 64, .kv_bytes = 5 * page_bytes()},
+        (oct_scheduler_params){.step_rows = 40});
+    b.scheduler->max_scores = 9;
+    for (int i = 0; i < 5; i++) {
+        a[i] = make_ask(i == 4 ? 1 : 130 + 40 * i, i == 3 ? 0 : 150, (uint64_t)i);
+        for (int k = 0; i > 0 && i < 4 && k < 130; k++)
+            a[i]->ids[k] = a[0]->ids[k];
+        a[i]->r.prompt_logprobs = i != 3; /* which one finds pages, and goes on beside the others */
+        a[i]->r.n_top = i;
+        a[i]->r.n = i == 2 ? 3 : 1;
+        submit(&b, a[i]);
+        step(&b);
+    }
+    run_to_end(&b);
+    assert_true(stats_of(&b).n_evicted > 0);
+    for (int i = 0; i < 5; i++) {
+        check_alone(&b, a[i], "scored");
+        if (i != 3)
+            check_scores(a[i]);
+        assert_true(i != 3 || a[i]->text[0].n_scores == 0);
+    }
+    close_bench(&b);
+    for (int i = 0; i < 5; i++)
+        free(a[i]);
+}
+
+/* ---- one of several texts ---- */
+
+static void test_cancel_text(void **state)
+{
+    (void)state;
+    bench b;
+    ask *a = make_ask(30, 25, 8);
+    a->r.n = 3;
+    open_bench(&b, model, (oct_session_params){.n_seqs = 4}, (oct_scheduler_params){0});
+    submit(&b, a);
+    for (int i = 0; i < 4; i++)
+        step(&b);
+    oct_scheduler_cancel_text(b.scheduler, a->id, 1);
+    oct_scheduler_cancel_text(b.scheduler, a->id, 7); /* there is none */
+    oct_scheduler_cancel_text(b.scheduler, a->id, -1);
+    const int64_t at = step_now;
+    run_to_end(&b);
+    assert_true(a->text[1].end == OCT_END_CANCELLED && a->text[1].end_step == at + 1);
+    for (int32_t k = 0; k < 3; k += 2)
+        same_text("the others", &a->text[k], text_alone(&b, a, k));
+    close_bench(&b);
+    free(a);
+}
+
 /* ---- a conversation ---- */
 
 static void test_keep(void **state)
@@ -650,13 +730,14 @@ static int close_model(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_storm),     cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_step_rows),
-        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_interrupt), cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_logprob),   cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_numeric),
+        cmocka_unit_test(test_storm),       cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_step_rows),
+        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_interrupt),   cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_logprob),     cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_numeric),     cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_cancel_text),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -69,6 +69,11 @@ static void tile_load(int n, const void *p, int64_t stride)
     emulated_counts.loads++;
 }
 
+static void tile_load_once(int n, const void *p, int64_t stride)
+{
+    tile_load(n, p, stride);
+}
+
 static void tile_store(int n, void *p, int64_t stride)
 {
     unit_needs_tile(n);

@@ -1,6 +1,7 @@
 /* cli.c: messages, signals, output and input of the `octet` program. */
 #include "cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -14,8 +15,13 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <octet/utf8.h>
+
+#include "faults.h"
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
@@ -48,19 +54,32 @@ void oct_cli_warning(const char *fmt, ...)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-enum { GRACE_SECONDS = 1, STACK_LEAST = 512 << 10 };
+enum { STACK_LEAST = 512 << 10 };
+
+static volatile sig_atomic_t grace = 1; /* seconds */
 
 static volatile int cancel_flag;
 static volatile sig_atomic_t signal_seen, conversing;
 static char temp_path[PATH_MAX];
 static volatile sig_atomic_t temp_set;
 
+static struct termios terminal; /* as it was found: libedit changes it */
+static volatile sig_atomic_t terminal_set;
+
+/* What must not stay behind. Safe in a handler. */
+static void leave_nothing(void)
+{
+    if (temp_set)
+        unlink(temp_path);
+    if (terminal_set)
+        tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+}
+
 /* The end of the process that no code waits for. Safe in a handler. */
 static void end_now(int sig, const char *line)
 {
     struct pollfd to = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (temp_set)
-        unlink(temp_path);
+    leave_nothing();
     if (poll(&to, 1, 0) == 1)
         (void)!write(STDERR_FILENO, line, strlen(line));
     _exit(128 + sig);
@@ -77,7 +96,7 @@ static void on_signal(int sig)
     signal_seen = sig;
     cancel_flag = 1;
     if (sig != SIGINT || !conversing)
-        alarm(GRACE_SECONDS);
+        alarm((unsigned)grace);
 }
 
 static void take_signals(void)
@@ -119,6 +138,11 @@ bool oct_cli_converse(void)
 {
     conversing = 1;
     return !cancel_flag;
+}
+
+void oct_cli_grace(int seconds)
+{
+    grace = seconds;
 }
 
 int oct_cli_interrupt_code(void)
@@ -259,13 +283,6 @@ static bool take_limits(void)
     return true;
 }
 
-bool oct_cli_start(void)
-{
-    take_streams();
-    take_signals();
-    return take_limits();
-}
-
 static int out_errno;
 
 bool oct_cli_out(const char *text, size_t n)
@@ -300,16 +317,59 @@ int oct_cli_out_end(void)
     return oct_cli_fail(&err);
 }
 
+/* A value that jansson has no memory for is left out of what it belongs to. */
+static bool json_lost;
+
+static void *json_memory(size_t n)
+{
+    void *p = malloc(n);
+    json_lost = json_lost || !p;
+    return p;
+}
+
+bool oct_cli_json_whole(const json_t *json)
+{
+    if (json && !json_lost)
+        return true;
+    oct_cli_error("no memory for the result");
+    return false;
+}
+
 int oct_cli_out_json(const json_t *json, size_t flags)
 {
     char *text = json ? json_dumps(json, flags) : NULL;
-    if (!text) {
-        oct_cli_error("no memory for the result");
+    if (!oct_cli_json_whole(text ? json : NULL)) {
+        free(text);
         return OCT_EXIT_ERROR;
     }
     oct_cli_outf("%s\n", text);
     free(text);
     return oct_cli_out_end();
+}
+
+json_t *oct_cli_json_bytes(const char *bytes, size_t n)
+{
+    oct_utf8 u = {0};
+    char *text = malloc(OCT_UTF8_ROOM(n) + OCT_UTF8_ROOM(0));
+    if (!text)
+        return NULL;
+    size_t k = bytes ? oct_utf8_feed(&u, bytes, n, text) : 0;
+    k += oct_utf8_end(&u, text + k);
+    json_t *out = json_stringn(text, k);
+    free(text);
+    return out;
+}
+
+/* ---- start -------------------------------------------------------------------------------------- */
+
+bool oct_cli_start(void)
+{
+    json_set_alloc_funcs(json_memory, free);
+    take_streams();
+    take_signals();
+    terminal_set = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &terminal) == 0;
+    oct_faults_take(leave_nothing);
+    return take_limits();
 }
 
 /* ---- input, numbers ------------------------------------------------------------------------- */
@@ -347,6 +407,9 @@ static oct_status read_all(int fd, const char *name, size_t max_bytes, char **te
             return oct_fail(err, OCT_ERR_ARG, "%s: longer than %zu bytes", name, max_bytes);
         }
     }
+    size_t bom = oct_utf8_bom(buf, n);
+    n -= bom;
+    memmove(buf, buf + bom, n);
     buf[n] = 0;
     *text = buf;
     *n_out = n;
@@ -379,4 +442,18 @@ uint64_t oct_cli_random(void)
     if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r)
         r = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return r;
+}
+
+bool oct_cli_bytes(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    double x = strtod(text, &end);
+    const char *unit = end > text && *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit)
+        x *= (double)(UINT64_C(1024) << 10 * (unit - units));
+    if (end == text || end[unit != NULL] || !(x >= 1 && x < 0x1p62))
+        return false;
+    *bytes = (uint64_t)x;
+    return true;
 }

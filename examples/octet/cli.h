@@ -14,6 +14,7 @@ enum {
     OCT_EXIT_OK = 0,
     OCT_EXIT_ERROR = 1,        /* the work could not be done; one line on stderr says why */
     OCT_EXIT_USAGE = 2,        /* the command line makes no sense */
+    OCT_EXIT_NO = 3,           /* `octet plan`: it does not fit */
     OCT_EXIT_INTERRUPTED = 130 /* Ctrl-C; 128 + signal for SIGTERM and others */
 };
 
@@ -86,7 +87,9 @@ typedef struct oct_cli {
     const oct_opt *opts;
     int n_opts;
     const char *notes; /* after the options: what else to know, then examples; may be NULL */
-    int max_args;      /* arguments allowed that are not options */
+    int max_args;      /* arguments allowed that are not options: */
+    const char *words; /* these words, "a|b|c"; NULL: none */
+    bool no_files;     /* and no files */
 } oct_cli;
 
 /* Reads argv[1..] (argv[0] is the command's name) into the rows' values. Returns -1 to go on, or an
@@ -94,6 +97,12 @@ typedef struct oct_cli {
  * Arguments that are not options are moved to argv[*first_arg..argc-1]; first_arg may be NULL if
  * max_args is 0. */
 int oct_cli_parse(const oct_cli *cli, int argc, char **argv, int *first_arg);
+
+/* Called with a command's rows, which are valid during the call. */
+typedef void oct_cli_describe_fn(void *ctx, const oct_cli *cli);
+/* From now on oct_cli_parse reads no arguments but calls fn and returns OCT_EXIT_OK, so that manual
+ * pages and completions are made of the rows that are parsed. NULL: as usual. */
+void oct_cli_describe(oct_cli_describe_fn *fn, void *ctx);
 
 /* The name of the list that is most like `word`, NULL if none is near. For "did you mean". */
 const char *oct_cli_nearest(const char *word, const char *const *names, int n);
@@ -111,6 +120,8 @@ const volatile int *oct_cli_cancel_flag(void); /* non-zero once a signal came */
 /* From now on SIGINT stops what is generated, however long that takes, and not the process. False:
  * a signal came before. */
 bool oct_cli_converse(void);
+/* Seconds that a signal leaves before the process ends all the same [1]; 0: any time. */
+void oct_cli_grace(int seconds);
 void oct_cli_cancel_reset(void);  /* for conversations: the signal has been dealt with */
 int oct_cli_interrupt_code(void); /* 128 + the signal that came */
 /* File to remove when the process is ended while it works; NULL: none. The path is copied. */
@@ -126,16 +137,24 @@ bool oct_cli_outf(const char *fmt, ...) OCT_PRINTF(1, 2);
  * Returns the exit code. */
 struct json_t;
 int oct_cli_out_json(const struct json_t *json, size_t flags);
+/* Any bytes as a JSON text, which is UTF-8: what is none becomes U+FFFD. NULL: no memory. */
+struct json_t *oct_cli_json_bytes(const char *bytes, size_t n);
+/* Whether a json that will be printed otherwise is whole: there was memory for it and for all that
+ * was put into it. If not, reports that. */
+bool oct_cli_json_whole(const struct json_t *json);
 /* Exit code of a command whose work went well: OK, also when the reader closed the pipe (it had
  * what it wanted), or ERROR with a message when writing failed otherwise. */
 int oct_cli_out_end(void);
 
 /* ---- input, numbers -------------------------------------------------------------------------- */
 
-/* A whole file, or stdin for "-". *text is malloc'd and NUL-terminated, *n without the NUL. Refuses
- * directories and more than max_bytes. Interrupted by the cancel flag. */
+/* A whole file of text, or stdin for "-", without a byte order mark. *text is malloc'd and
+ * NUL-terminated, *n without the NUL. Refuses directories and more than max_bytes. Interrupted by
+ * the cancel flag. */
 OCT_MUST_CHECK oct_status oct_cli_read(const char *path, size_t max_bytes, char **text, size_t *n,
                                        oct_error *err);
 uint64_t oct_cli_random(void);
+/* A size in bytes such as 8G, 1.5T, 512M; false: it is none, or 0. */
+bool oct_cli_bytes(const char *text, uint64_t *bytes);
 
 #endif

@@ -115,7 +115,7 @@ static bool parse_u64(const char *s, uint64_t *v)
 {
     char *end;
     errno = 0;
-    unsigned long long x = strtoull(s, &end, 0);
+    unsigned long long x = strtoull(s, &end, 10); /* not 0: 010 is ten */
     if (end == s || *end || errno || *s < '0' || *s > '9')
         return false;
     *v = x;
@@ -259,12 +259,25 @@ static int scan(const oct_cli *cli, int argc, char **argv, const char *letters,
     }
 }
 
+static oct_cli_describe_fn *describe;
+static void *describe_ctx;
+
+void oct_cli_describe(oct_cli_describe_fn *fn, void *ctx)
+{
+    describe = fn;
+    describe_ctx = ctx;
+}
+
 int oct_cli_parse(const oct_cli *cli, int argc, char **argv, int *first_arg)
 {
     struct option longs[MAX_OPTS + 2];
     char letters[2 * MAX_OPTS + 3];
     int n_longs = 0;
     size_t n_letters = 0;
+    if (describe) {
+        describe(describe_ctx, cli);
+        return OCT_EXIT_OK;
+    }
     letters[n_letters++] = ':'; /* tells a missing value from an unknown option */
     letters[n_letters++] = 'h';
     for (int i = 0; i < cli->n_opts && i < MAX_OPTS; i++) {

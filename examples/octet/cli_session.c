@@ -3,7 +3,11 @@
 #include <limits.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include <octet/convert.h>
+
+#include "progress.h"
 #include "ranks.h"
 
 oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention)
@@ -135,6 +139,22 @@ int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session
     return -1;
 }
 
+static void show_verifying(void *ctx, uint64_t done)
+{
+    oct_progress *p = ctx;
+    oct_progress_update(p, done < p->total ? done : p->total); /* some tensors are read twice */
+}
+
+oct_status oct_cli_verify(const char *path, oct_error *err)
+{
+    oct_progress p;
+    struct stat st;
+    oct_progress_start(&p, "verifying", stat(path, &st) == 0 ? (uint64_t)st.st_size : 0);
+    oct_status s = oct_verify(path, show_verifying, &p, oct_cli_cancel_flag(), err);
+    oct_progress_end(&p, s == OCT_OK);
+    return s;
+}
+
 int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, oct_model **m)
 {
     oct_error err = {0};
@@ -146,6 +166,8 @@ int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, 
         return OCT_EXIT_USAGE;
     }
     char path[PATH_MAX];
+    if (o->check && oct_cli_verify(oct_ranks_path(o->model, path), &err) != OCT_OK)
+        return oct_cli_fail(&err);
     if (oct_model_open(oct_ranks_path(o->model, path), m, &err) != OCT_OK)
         return oct_cli_fail(&err);
     if (tokenizer && !oct_model_get_info(*m)->has_tokenizer) {

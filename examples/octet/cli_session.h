@@ -16,7 +16,7 @@ typedef struct oct_cli_session {
     int64_t n_ctx, n_threads, chunk; /* 0: not given */
     int kv;                          /* oct_kv_type */
     int act;                         /* oct_act */
-    bool blas, dry_run, force;
+    bool blas, dry_run, force, check;
     int shard; /* OCT_CLI_SHARD_... */
     bool replicate_attention;
     int weights;     /* OCT_CLI_WEIGHTS_... */
@@ -59,7 +59,10 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                      "print the memory that is needed and there, load nothing"),        \
         OCT_ROW_FLAG(0, "force", &(s).force,                                            \
                      "go on although the weights do not fit into memory: they are\n"    \
-                     "then read from disk again and again")
+                     "then read from disk again and again"),                            \
+        OCT_ROW_FLAG(0, "check", &(s).check,                                            \
+                     "read the whole file first and compare it with its checksums;\n"   \
+                     "ranks read theirs")
 
 oct_shard_layout oct_cli_shard(bool by_expert, bool replicate_attention);
 /* The layouts that --shard and --replicate-attention allow: bit k for oct_shard_layout k. */
@@ -74,6 +77,9 @@ void oct_cli_session_params(const oct_cli_session *o, int64_t n_ctx, int64_t n_s
  * a refusal with both numbers. */
 int oct_cli_fits(const oct_cli_session *o, const oct_model *m, const oct_session_params *p,
                  uint64_t extra);
+
+/* oct_verify, with progress. */
+OCT_MUST_CHECK oct_status oct_cli_verify(const char *path, oct_error *err);
 
 /* Opens o->model, or reports what is wrong and returns an exit code; -1: *m is open. */
 int oct_cli_open(const oct_cli_session *o, const char *command, bool tokenizer, oct_model **m);

@@ -216,7 +216,7 @@ static int work(oct_bench *b)
             json_object_set(all, "gpus", gpus);
         if (oct_ranks_job())
             json_object_set_new(all, "pace", oct_bench_pace(b));
-        code = oct_bench_print(b, all);
+        code = oct_cli_json_whole(all) ? oct_bench_print(b, all) : OCT_EXIT_ERROR;
         json_decref(all);
     } else {
         code = oct_cli_fail(&err);

@@ -1,4 +1,4 @@
-/* octet convert: from xAI's checkpoint to a model file. */
+/* octet convert: from a checkpoint to a model file. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,23 +36,31 @@ static int parse(convert_state *r, int argc, char **argv)
     };
     const oct_cli cli = {
         .name = "convert",
-        .synopsis = "CKPT_DIR -o FILE [options]",
+        .synopsis = "CHECKPOINT -o FILE [options]",
         .about =
-            "Makes a model file from a checkpoint as xAI released it. CKPT_DIR is the folder that\n"
-            "holds ckpt-0, or ckpt-0 itself. Integers and scales are kept bit for bit; the "
-            "embedding\n"
-            "is rounded from f32 to bfloat16, as the model does whenever it uses it; matrices "
-            "that\n"
-            "are plain f32 or bfloat16 are quantised and the error is printed.\n"
+            "Makes a model file from a checkpoint. CHECKPOINT is the folder that holds ckpt-0 as "
+            "xAI\n"
+            "released it, or ckpt-0 itself; or a folder of Grok-1 in safetensors from Hugging "
+            "Face\n"
+            "(bfloat16; a model's folder in the Hub's cache too).\n"
+            "Integers and scales are kept bit for bit; from safetensors they are computed back, "
+            "each\n"
+            "weight compared, and what does not come back is named and quantised. The embedding "
+            "is\n"
+            "rounded from f32 to bfloat16, as the model does whenever it uses it; matrices that "
+            "are\n"
+            "plain f32 or bfloat16 in xAI's format are quantised and the error is printed.\n"
             "Everything is checked before the work starts; the new file is read back and compared\n"
             "with the checkpoint before it gets its name. Memory, mapped files included, stays "
-            "below "
+            "below\n"
             "512 MiB.",
         .opts = rows,
         .n_opts = sizeof rows / sizeof *rows,
         .notes = "examples:\n"
                  "  octet convert grok-1/checkpoints -o grok-1.gguf\n"
-                 "  octet convert ckpt-0 -o model.gguf --config config.json --no-tokenizer",
+                 "  octet convert ckpt-0 -o model.gguf --config config.json --no-tokenizer\n"
+                 "  octet convert ~/.cache/huggingface/hub/models--hpcai-tech--grok-1 \\\n"
+                 "    -o grok-1.gguf --tokenizer tokenizer.model",
         .max_args = 1,
     };
     int first = argc;
@@ -76,6 +84,30 @@ static int parse(convert_state *r, int argc, char **argv)
     return -1;
 }
 
+/* How int8 weights were found again in bf16 numbers. */
+static void show_recovered(const oct_convert_recovered *r)
+{
+    const struct {
+        int64_t n;
+        const char *what;
+    } rows[] = {{r->n_several, "with more than one scale that gives the file's numbers"},
+                {r->n_zero, "all zero, which tells no scale"},
+                {r->n_odd, "with numbers that are no multiples, see the warnings"},
+                {r->n_quantised, "quantised: they were no int8 times a scale"}};
+    if (!r->n)
+        return;
+    fprintf(stderr,
+            "int8 found again in bf16: %lld of %lld scales are the only ones that give the file's "
+            "numbers, to the bit\n",
+            (long long)r->n_unique, (long long)r->n);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].n)
+            fprintf(stderr, "  %lld %s\n", (long long)rows[i].n, rows[i].what);
+    if (r->n_odd || r->n_quantised)
+        fprintf(stderr, "  relative error of these %lld: %.3e, largest %.3e\n",
+                (long long)(r->n_odd + r->n_quantised), r->error, r->error_largest);
+}
+
 static void show_report(const convert_state *r, const oct_convert_report *report)
 {
     const oct_model_info *c = &report->model;
@@ -97,6 +129,7 @@ static void show_report(const convert_state *r, const oct_convert_report *report
     if (report->n_quantised)
         fprintf(stderr, "quantised to int8: %lld tensors, relative error %.3e, largest %.3e\n",
                 (long long)report->n_quantised, report->q8_error, report->q8_error_largest);
+    show_recovered(&report->recovered);
 }
 
 int oct_cmd_convert(int argc, char **argv)

@@ -72,8 +72,12 @@ int oct_cmd_export(int argc, char **argv)
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     char bytes[24];
-    fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded\n", r.params.model,
-            r.params.out, oct_memory_text(report.bytes, bytes), (long long)report.n_scales,
+    fprintf(stderr, "%s -> %s: %s, %lld scales, %lld of them rounded", r.params.model, r.params.out,
+            oct_memory_text(report.bytes, bytes), (long long)report.n_scales,
             (long long)report.n_inexact);
+    if (report.n_inexact)
+        fprintf(stderr, " (%lld to zero, %lld to the largest; relative error of the others %.1e)",
+                (long long)report.n_zeroed, (long long)report.n_capped, report.scale_error);
+    fprintf(stderr, "\n");
     return OCT_EXIT_OK;
 }

@@ -357,6 +357,8 @@ static int print(const info_state *r, const json_t *all)
 {
     if (r->json)
         return oct_cli_out_json(all, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    if (!oct_cli_json_whole(all))
+        return OCT_EXIT_ERROR;
     if (json_object_get(all, "file"))
         print_file(json_object_get(all, "file"));
     print_lists(all);
@@ -376,8 +378,7 @@ int oct_cmd_info(int argc, char **argv)
         return OCT_EXIT_USAGE;
     }
     /* Before the model is opened, whose tokenizer could be what is damaged. */
-    if (code < 0 && r.verify &&
-        oct_verify(r.session.model, NULL, NULL, oct_cli_cancel_flag(), &err) != OCT_OK)
+    if (code < 0 && r.verify && oct_cli_verify(r.session.model, &err) != OCT_OK)
         code = oct_cli_fail(&err);
     if (code < 0 && r.session.model)
         code = oct_cli_open(&r.session, "info", false, &m);

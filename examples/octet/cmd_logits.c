@@ -1,5 +1,4 @@
 /* octet logits: the model's raw scores for given token ids. */
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,15 +7,13 @@
 #include "cli.h"
 #include "commands.h"
 #include "cli_session.h"
+#include "ids.h"
 #include "ranks.h"
-
-enum { IDS_BYTES_MAX = 1 << 30 };
 
 typedef struct logits_state {
     oct_cli_session session;
     const char *ids_file, *out;
-    int32_t *token, *seq;
-    int64_t n, n_seqs, n_longest;
+    oct_ids ids;
 } logits_state;
 
 static int parse(logits_state *r, int argc, char **argv)
@@ -46,68 +43,6 @@ static int parse(logits_state *r, int argc, char **argv)
     return oct_cli_parse(&cli, argc, argv, NULL);
 }
 
-/* ---- input ---------------------------------------------------------------------------------- */
-
-static oct_status push(logits_state *r, int64_t *room, int32_t id, oct_error *err)
-{
-    if (r->n == *room) {
-        int64_t more = *room ? 2 * *room : 1024;
-        int32_t *token = realloc(r->token, (size_t)more * sizeof *token);
-        if (token)
-            r->token = token;
-        int32_t *seq = token ? realloc(r->seq, (size_t)more * sizeof *seq) : NULL;
-        if (!seq)
-            return oct_fail(err, OCT_ERR_MEMORY, "no memory for %lld ids", (long long)more);
-        r->seq = seq;
-        *room = more;
-    }
-    r->token[r->n] = id;
-    r->seq[r->n++] = (int32_t)r->n_seqs;
-    return OCT_OK;
-}
-
-static const char *ids_name(const logits_state *r)
-{
-    return strcmp(r->ids_file, "-") == 0 ? "standard input" : r->ids_file;
-}
-
-/* Reads "1 2 3\n4,5\n": every number must be an id of the vocabulary. */
-static oct_status parse_ids(logits_state *r, const char *text, size_t n, int64_t n_vocab,
-                            oct_error *err)
-{
-    int64_t room = 0, line = 1, start = 0;
-    for (size_t i = 0; i <= n; i++) {
-        char c = text[i]; /* the text ends with a NUL */
-        if (i == n || c == '\n') {
-            int64_t len = r->n - start;
-            r->n_longest = len > r->n_longest ? len : r->n_longest;
-            r->n_seqs += len > 0;
-            start = r->n;
-            line++;
-        } else if (isdigit((unsigned char)c)) {
-            int64_t id = 0;
-            while (isdigit((unsigned char)text[i])) {
-                id = id > INT32_MAX ? id : id * 10 + (text[i] - '0');
-                i++;
-            }
-            i--;
-            if (id >= n_vocab)
-                return oct_fail(err, OCT_ERR_ARG,
-                                "%s: line %lld: expected ids from 0 to %lld, "
-                                "found %s%lld",
-                                ids_name(r), (long long)line, (long long)n_vocab - 1,
-                                id > INT32_MAX ? "at least " : "", (long long)id);
-            OCT_TRY(push(r, &room, (int32_t)id, err));
-        } else if (!strchr(" \t\r,", c) || c == 0) {
-            return oct_fail(err, OCT_ERR_ARG, "%s: line %lld: expected token ids, found '%c'",
-                            ids_name(r), (long long)line, isprint((unsigned char)c) ? c : '?');
-        }
-    }
-    if (r->n == 0)
-        return oct_fail(err, OCT_ERR_ARG, "%s: holds no token ids", ids_name(r));
-    return OCT_OK;
-}
-
 /* ---- output --------------------------------------------------------------------------------- */
 
 enum { HEADER_BYTES = 128 };
@@ -129,10 +64,9 @@ static void make_header(char header[HEADER_BYTES], int64_t rows, int64_t columns
 static oct_status begin(const logits_state *r, size_t row_bytes, oct_output *o, oct_error *err)
 {
     char header[HEADER_BYTES];
-    uint64_t bytes = HEADER_BYTES + (uint64_t)r->n * row_bytes;
-    make_header(header, r->n, (int64_t)(row_bytes / sizeof(float)));
-    OCT_TRY(oct_output_check(r->out, &r->ids_file, 1, err));
-    OCT_TRY(oct_output_room(r->out, bytes, err));
+    uint64_t bytes = HEADER_BYTES + (uint64_t)r->ids.n * row_bytes;
+    make_header(header, r->ids.n, (int64_t)(row_bytes / sizeof(float)));
+    OCT_TRY(oct_output_check(r->out, (const char *const[]){r->ids_file, r->session.model}, 2, err));
     OCT_TRY(oct_output_create(o, r->out, bytes, NULL, err));
     oct_cli_temp_file(o->temp);
     return oct_output_write(o, header, sizeof header, 0, err);
@@ -165,9 +99,9 @@ static oct_status evaluate(const logits_state *r, oct_model *m, const oct_sessio
         memset(want, 1, (size_t)p->chunk);
         status = oct_ranks_session_new(&r->session, m, p, &s, err);
     }
-    for (int64_t at = 0; status == OCT_OK && at < r->n; at += p->chunk) {
-        int64_t part = r->n - at < p->chunk ? r->n - at : p->chunk;
-        oct_batch b = {part, r->token + at, r->seq + at, want};
+    for (int64_t at = 0; status == OCT_OK && at < r->ids.n; at += p->chunk) {
+        int64_t part = r->ids.n - at < p->chunk ? r->ids.n - at : p->chunk;
+        oct_batch b = {part, r->ids.token + at, r->ids.seq + at, want};
         status = oct_eval(s, &b, logits, err);
         if (status == OCT_OK)
             status = oct_output_write(o, logits, row_bytes * (size_t)part,
@@ -185,19 +119,20 @@ static int run(logits_state *r, oct_model *m)
     oct_error err = {0};
     char *text = NULL;
     size_t n = 0;
-    oct_status s = oct_cli_read(r->ids_file, IDS_BYTES_MAX, &text, &n, &err);
+    oct_status s = oct_cli_read(r->ids_file, OCT_IDS_BYTES_MAX, &text, &n, &err);
     if (s == OCT_OK)
-        s = parse_ids(r, text, n, info->n_vocab, &err);
+        s = oct_ids_parse(oct_ids_name(r->ids_file), text, n, info->n_vocab, &r->ids, &err);
     free(text);
-    if (s == OCT_OK && r->n_longest > info->n_ctx)
+    if (s == OCT_OK && r->ids.n_longest > info->n_ctx)
         s = oct_fail(&err, OCT_ERR_ARG,
                      "%s: a sequence has %lld tokens, but the model has a "
                      "context of %lld",
-                     ids_name(r), (long long)r->n_longest, (long long)info->n_ctx);
+                     oct_ids_name(r->ids_file), (long long)r->ids.n_longest,
+                     (long long)info->n_ctx);
     if (s != OCT_OK)
         return oct_cli_fail(&err);
     oct_session_params p;
-    oct_cli_session_params(&r->session, r->n_longest, r->n_seqs, &p);
+    oct_cli_session_params(&r->session, r->ids.n_longest, r->ids.n_seqs, &p);
     int code = oct_cli_fits(&r->session, m, &p,
                             (uint64_t)p.chunk * (uint64_t)info->n_vocab * sizeof(float));
     if (code >= 0)
@@ -225,8 +160,7 @@ int oct_cmd_logits(int argc, char **argv)
     if (code >= 0)
         return code;
     code = run(&r, m);
-    free(r.token);
-    free(r.seq);
+    oct_ids_free(&r.ids);
     oct_ranks_close(m);
     return code;
 }

@@ -14,12 +14,14 @@
 #include "cli_session.h"
 #include "progress.h"
 #include "ranks.h"
+#include "run_json.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, DEFAULT_TOKENS = 128, DEFAULT_BATCH = 64 };
 
 typedef struct run_prompt {
     char *text; /* what is echoed, then what was generated (if not streamed) */
     size_t n, room;
+    size_t n_told; /* bytes of it that JSON lines have had */
     int32_t *ids;
     size_t n_ids;
     bool ended;
@@ -34,7 +36,10 @@ typedef struct run_state {
     oct_logit_bias *bias; /* [n_bias] */
     int64_t n_bias;
     uint64_t seed;
-    bool seed_given, ignore_eos, interactive, no_echo, unordered;
+    bool seed_given, ignore_eos, interactive, no_echo, unordered, json, no_history;
+    int64_t n_logprobs; /* -1: none */
+    const oct_model *model;
+    const oct_gen *gen;
     run_prompt *prompts;
     int64_t n_prompts, n_batch;
     int64_t next; /* the first that is not printed, in order of the file */
@@ -94,6 +99,15 @@ static int parse(run_state *r, int argc, char **argv)
                     "the same seed draws the same text [random, printed]"),
         OCT_ROW_FLAG(0, "ignore-eos", &r->ignore_eos, "never let the model end its text"),
         OCT_ROW_FLAG(0, "no-echo", &r->no_echo, "do not print the prompt before the text"),
+        OCT_ROW_FLAG(0, "json", &r->json,
+                     "print a JSON object a line: one for each token, one when a\n"
+                     "text has ended, one with the timings"),
+        OCT_ROW_INT(0, "logprobs", &r->n_logprobs, 0, OCT_TOP_MAX, "N",
+                    "of --json: the log-probability of each token under the model,\n"
+                    "and those of the N likeliest"),
+        OCT_ROW_FLAG(0, "no-history", &r->no_history,
+                     "of -i: keep no history of what is typed in\n"
+                     "$XDG_STATE_HOME/octet (~/.local/state/octet)"),
         OCT_CLI_SESSION_ROWS(r->session),
     };
     const oct_cli cli = {
@@ -113,6 +127,7 @@ static int parse(run_state *r, int argc, char **argv)
                  "  octet run -m grok-1.gguf -f story.txt --temp 0.9 --top-p 0.9 --seed 7\n"
                  "  octet run -m grok-1.gguf --prompts questions.txt -n 50 > answers.txt\n"
                  "  octet run -m grok-1.gguf -i\n"
+                 "  octet run -m grok-1.gguf -p \"2 + 2 =\" -n 1 --json --logprobs 5\n"
                  "  octet run -m grok-1.gguf -c 2048 --dry-run",
     };
     return oct_cli_parse(&cli, argc, argv, NULL);
@@ -315,6 +330,20 @@ static bool print_text(run_state *r, int64_t i)
     return p->n > 0 && p->text[p->n - 1] == '\n' ? open : oct_cli_out("\n", 1);
 }
 
+/* What a text has had since the last JSON line. */
+static oct_run_piece next_piece(run_prompt *p)
+{
+    const oct_run_piece piece = {p->text + p->n_told, p->n - p->n_told};
+    p->n_told = p->n;
+    return piece;
+}
+
+static bool print_token(void *ctx, int64_t i, const oct_event *e)
+{
+    run_state *r = ctx;
+    return oct_run_json_token(r->model, i, e, next_piece(&r->prompts[i]), r->n_logprobs >= 0);
+}
+
 /* A text of --prompts: it is printed, or waits for those before it. */
 static bool ended(void *ctx, int64_t i)
 {
@@ -323,6 +352,12 @@ static bool ended(void *ctx, int64_t i)
     if (r->stream)
         return true;
     r->prompts[i].ended = true;
+    if (r->json) {
+        run_prompt *p = &r->prompts[i];
+        const oct_run_piece rest = next_piece(p);
+        return oct_run_json_end(i, &r->gen->texts[i], p->n_ids, rest,
+                                (oct_run_piece){p->text, p->n});
+    }
     if (r->unordered)
         return print_text(r, i);
     while (open && r->next < r->n_prompts && r->prompts[r->next].ended)
@@ -336,6 +371,17 @@ static void print_rest(run_state *r)
     for (; r->next < r->n_prompts; r->next++)
         if (!r->unordered || !r->prompts[r->next].ended)
             print_text(r, r->next);
+}
+
+/* JSON of what an interruption left unfinished, and of the work. */
+static void print_json_rest(run_state *r, const oct_gen *g)
+{
+    oct_scheduler_stats work;
+    for (int64_t i = 0; i < r->n_prompts; i++)
+        if (!r->prompts[i].ended)
+            ended(r, i);
+    oct_scheduler_get_stats(g->scheduler, &work);
+    oct_run_json_work(&work, r->seed, r->temp > 0);
 }
 
 static void print_work(const char *what, const oct_work *w, bool decode)
@@ -414,7 +460,9 @@ static int one_shot(run_state *r, oct_gen *g, int64_t chunk)
     if (r->progress.what)
         oct_progress_end(&r->progress, false);
     echo(r);
-    if (!r->stream && !g->closed)
+    if (r->json && !g->closed)
+        print_json_rest(r, g);
+    else if (!r->stream && !g->closed)
         print_rest(r);
     else if (r->last_char && r->last_char != '\n')
         oct_cli_out("\n", 1);
@@ -435,14 +483,19 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
                  .step_rows = p->chunk, /* nobody waits for the next token of a text */
                  .n_max = r->n_max,
                  .ignore_eos = r->ignore_eos,
-                 .printable = isatty(STDOUT_FILENO) == 1,
+                 .printable = !r->json && isatty(STDOUT_FILENO) == 1,
                  .emit = emit,
+                 .token = r->json ? print_token : NULL,
+                 .n_top = (int32_t)(r->n_logprobs > 0 ? r->n_logprobs : 0),
+                 .logprob = r->n_logprobs >= 0,
                  .ended = ended,
                  .progress = show_progress,
                  .ctx = r};
     int code;
     oct_status s = oct_ranks_session_new(&r->session, m, p, &session, &err);
     g.session = session;
+    r->model = m;
+    r->gen = &g;
     if (s == OCT_OK)
         s = oct_gen_init(&g, &err);
     if (s == OCT_OK)
@@ -452,10 +505,11 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
     } else {
         double load = oct_seconds() - t0;
         r->echo_due = r->stream && r->n_prompts > 0 && !r->no_echo;
-        if (r->no_echo)
+        if (r->no_echo || r->json)
             for (int64_t i = 0; i < r->n_prompts; i++)
                 r->prompts[i].n = 0;
-        code = r->interactive ? oct_interactive(&g, r->n_prompts > 0) : one_shot(r, &g, p->chunk);
+        code = r->interactive ? oct_interactive(&g, r->n_prompts > 0, !r->no_history)
+                              : one_shot(r, &g, p->chunk);
         if (code == OCT_EXIT_OK || code >= 128)
             print_timings(r, &g, p, load);
     }
@@ -473,6 +527,14 @@ static int check_sources(const run_state *r)
     }
     if (r->interactive && (r->prompts_file || (r->file && strcmp(r->file, "-") == 0))) {
         oct_cli_error("run: -i goes with -p or -f FILE, not with --prompts or -f -");
+        return OCT_EXIT_USAGE;
+    }
+    if (r->interactive && r->json) {
+        oct_cli_error("run: --json is not for -i");
+        return OCT_EXIT_USAGE;
+    }
+    if (r->n_logprobs >= 0 && !r->json) {
+        oct_cli_error("run: --logprobs goes with --json");
         return OCT_EXIT_USAGE;
     }
     if (n == 0 && !r->interactive && !r->session.dry_run && isatty(STDIN_FILENO)) {
@@ -500,7 +562,7 @@ static int run(run_state *r, oct_model *m, double t0)
     int64_t n_batch = r->n_batch ? r->n_batch : DEFAULT_BATCH;
     n_batch = r->n_prompts < n_batch ? r->n_prompts : n_batch;
     oct_cli_session_params(&r->session, n_ctx, n_batch > 1 ? n_batch : 1, &p);
-    r->stream = !r->prompts_file;
+    r->stream = !r->prompts_file && !r->json;
     int code = oct_cli_fits(&r->session, m, &p,
                             oct_scheduler_bytes(oct_model_get_info(m)->n_vocab, p.n_seqs, p.chunk));
     return code >= 0 ? code : generate(r, m, &p, t0);
@@ -508,7 +570,8 @@ static int run(run_state *r, oct_model *m, double t0)
 
 int oct_cmd_run(int argc, char **argv)
 {
-    run_state r = {.n_max = DEFAULT_TOKENS, .temp = 0.7, .top_p = 0.95, .repeat = 1};
+    run_state r = {
+        .n_max = DEFAULT_TOKENS, .temp = 0.7, .top_p = 0.95, .repeat = 1, .n_logprobs = -1};
     oct_model *m = NULL;
     double t0 = oct_seconds();
     int code = parse(&r, argc, argv);

@@ -56,7 +56,10 @@ static void on_event(void *ctx, const oct_event *e)
             g->failed = oct_gen_append(g, i, &e->token, 1, &g->error);
         if (e->bytes)
             say(g, i, e->bytes, e->n_bytes);
+        if (g->token && !g->closed && !g->token(g->ctx, i, e))
+            g->closed = true;
         break;
+    case OCT_EVENT_SCORE: break; /* not asked for */
     case OCT_EVENT_END:
         if (e->end == OCT_END_ERROR && g->failed == OCT_OK)
             g->failed = oct_fail(&g->error, e->error->status, "%s", e->error->text);
@@ -116,6 +119,8 @@ static oct_status submit(oct_gen *g, oct_gen_text *t, oct_error *err)
                            .n_max = g->n_max,
                            .sampler = t->sampler,
                            .ignore_eos = g->ignore_eos,
+                           .n_top = g->n_top,
+                           .logprob = g->logprob,
                            .keep = g->n_texts == 1, /* a conversation goes on there */
                            .user = t};
     t->n_done = -1;

@@ -30,6 +30,10 @@ typedef struct oct_gen {
     bool printable; /* no control characters in the text: it goes to a terminal */
     /* Valid UTF-8 as it comes; false: nobody listens, stop. */
     bool (*emit)(void *ctx, int64_t i, const char *text, size_t n);
+    /* A token of text i was drawn, after what it completes was emitted; as emit. May be NULL. */
+    bool (*token)(void *ctx, int64_t i, const oct_event *e);
+    int32_t n_top; /* of the likeliest tokens that e has, with log-probabilities; 0: none */
+    bool logprob;  /* e has that of the token */
     /* Text i has ended; as emit. May be NULL. */
     bool (*ended)(void *ctx, int64_t i);
     /* Prompt tokens of all texts evaluated so far. May be NULL. */

@@ -1,127 +1,16 @@
+/* interactive.c: the conversation: lines, answers, commands. */
 #include "interactive.h"
 
-#include <errno.h>
-#include <histedit.h>
-#include <langinfo.h>
-#include <limits.h>
-#include <locale.h>
+#include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-/* Where lines come from: libedit on a terminal, plain lines otherwise. */
-typedef struct line_source {
-    EditLine *el;
-    History *history;
-    char history_path[PATH_MAX]; /* empty: none */
-    char *line;                  /* of getline */
-    size_t line_room;
-} line_source;
+#include <octet/convert.h>
 
-static char *prompt(EditLine *el)
-{
-    static char text[] = "> ";
-    (void)el;
-    return text;
-}
+#include "line_source.h"
 
-/* $XDG_STATE_HOME/octet/history; no history file where that variable is not set. */
-static void open_history(line_source *in)
-{
-    HistEvent ev;
-    in->history = history_init();
-    if (!in->history)
-        return;
-    history(in->history, &ev, H_SETSIZE, 1000);
-    history(in->history, &ev, H_SETUNIQUE, 1);
-    el_set(in->el, EL_HIST, history, in->history);
-    const char *state = getenv("XDG_STATE_HOME");
-    if (!state || state[0] != '/')
-        return;
-    int n = snprintf(in->history_path, sizeof in->history_path, "%s/octet", state);
-    if (n < 0 || (size_t)n > sizeof in->history_path - 16) {
-        in->history_path[0] = 0;
-        return;
-    }
-    if (mkdir(in->history_path, 0700) != 0 && errno != EEXIST) {
-        in->history_path[0] = 0;
-        return;
-    }
-    strcat(in->history_path, "/history");
-    if (access(in->history_path, R_OK) == 0)
-        history(in->history, &ev, H_LOAD, in->history_path);
-}
-
-static void open_source(line_source *in)
-{
-    memset(in, 0, sizeof *in);
-    if (!isatty(STDIN_FILENO))
-        return;
-    /* libedit reads characters as the locale says; text is UTF-8 here, whatever the environment. */
-    setlocale(LC_CTYPE, "");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
-        setlocale(LC_CTYPE, "C.UTF-8");
-    in->el = el_init("octet", stdin, stdout, stderr);
-    if (!in->el)
-        return;
-    el_set(in->el, EL_PROMPT, prompt);
-    el_set(in->el, EL_EDITOR, "emacs");
-    open_history(in);
-    el_source(in->el, NULL);
-}
-
-static void close_source(line_source *in)
-{
-    HistEvent ev;
-    if (in->history && in->history_path[0]) {
-        mode_t mask = umask(077);
-        history(in->history, &ev, H_SAVE, in->history_path);
-        umask(mask);
-    }
-    if (in->el)
-        el_end(in->el);
-    if (in->history)
-        history_end(in->history);
-    free(in->line);
-}
-
-/* The next line without its newline; valid until the next call. NULL at the end of input. A Ctrl-C
- * while the line is typed throws the line away and starts a new one. */
-static const char *read_line(line_source *in, size_t *n)
-{
-    for (;;) {
-        int count = 0;
-        const char *line;
-        HistEvent ev;
-        if (in->el) {
-            line = el_gets(in->el, &count);
-        } else {
-            ssize_t k = getline(&in->line, &in->line_room, stdin);
-            line = k > 0 ? in->line : NULL;
-            count = (int)(k > INT_MAX ? INT_MAX : k);
-        }
-        if (*oct_cli_cancel_flag()) {
-            if (oct_cli_interrupt_code() != OCT_EXIT_INTERRUPTED)
-                return NULL; /* told to end, not to stop */
-            if (in->el) {
-                oct_cli_cancel_reset();
-                el_reset(in->el);
-                oct_cli_out("\n", 1);
-                continue;
-            }
-            return NULL;
-        }
-        if (!line || count <= 0)
-            return NULL;
-        if (in->history && line[0] != '\n')
-            history(in->history, &ev, H_ENTER, line);
-        *n = (size_t)count;
-        if (line[*n - 1] == '\n')
-            --*n;
-        return line;
-    }
-}
+enum { TEXT_BYTES_MAX = 64 << 20 };
 
 /* Generates what follows. False: the program has to end with *code. */
 static bool answer(oct_gen *g, int *code)
@@ -145,66 +34,227 @@ static bool answer(oct_gen *g, int *code)
     return true;
 }
 
+/* Adds tokens to the text, if there is room for them. */
+static oct_status append(oct_gen *g, const char *what, const int32_t *ids, int64_t n_ids,
+                         oct_error *err)
+{
+    const oct_gen_text *t = &g->texts[0];
+    if (n_ids > g->n_ctx - t->n)
+        return oct_fail(err, OCT_ERR_ARG,
+                        "%s has %lld tokens, but only %lld of the context's %lld are free; /reset "
+                        "starts a new text",
+                        what, (long long)n_ids, (long long)(g->n_ctx > t->n ? g->n_ctx - t->n : 0),
+                        (long long)g->n_ctx);
+    return oct_gen_append(g, 0, ids, n_ids, err);
+}
+
+static oct_status append_text(oct_gen *g, const char *what, const char *text, size_t n,
+                              oct_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    OCT_TRY(oct_encode(g->model, text, n, &ids, &n_ids, err));
+    oct_status s = append(g, what, ids, (int64_t)n_ids, err);
+    free(ids);
+    return s;
+}
+
 /* Adds what was typed to the text. After the first turn it begins on a new line, as on the
  * screen. */
 static bool add_line(oct_gen *g, const char *line, size_t n)
 {
     oct_error err = {0};
-    const oct_gen_text *t = &g->texts[0];
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
     char *text = malloc(n + 2);
     if (!text) {
         oct_cli_error("no memory for a line of %zu bytes", n);
         return false;
     }
-    size_t skip = t->n > 0 ? 1 : 0;
+    size_t skip = g->texts[0].n > 0 ? 1 : 0;
     text[0] = '\n';
     memcpy(text + skip, line, n);
-    oct_status s = oct_encode(g->model, text, n + skip, &ids, &n_ids, &err);
+    oct_status s = append_text(g, "the line", text, n + skip, &err);
     free(text);
-    if (s == OCT_OK && (int64_t)n_ids > g->n_ctx - t->n)
-        s = oct_fail(&err, OCT_ERR_ARG,
-                     "the line has %zu tokens, but only %lld of the context's "
-                     "%lld are free; /reset starts a new text",
-                     n_ids, (long long)(g->n_ctx > t->n ? g->n_ctx - t->n : 0),
-                     (long long)g->n_ctx);
-    if (s == OCT_OK)
-        s = oct_gen_append(g, 0, ids, (int64_t)n_ids, &err);
-    free(ids);
     if (s != OCT_OK)
         oct_cli_error("%s", err.text);
     return s == OCT_OK;
 }
 
+/* ---- texts in files -------------------------------------------------------------------------- */
+
+/* A file that appears when it is complete. */
+static oct_status write_file(const char *path, const char *text, size_t n, oct_error *err)
+{
+    oct_output o = {.fd = -1};
+    OCT_TRY(oct_output_check(path, NULL, 0, err));
+    oct_status s = oct_output_create(&o, path, n, NULL, err);
+    oct_cli_temp_file(o.temp);
+    if (s == OCT_OK)
+        s = oct_output_write(&o, text, n, 0, err);
+    if (s == OCT_OK)
+        s = oct_output_publish(&o, err);
+    oct_output_close(&o);
+    oct_cli_temp_file(NULL);
+    return s;
+}
+
+static void fingerprint_of(const oct_model *m, char out[24])
+{
+    snprintf(out, 24, "%016" PRIx64, oct_model_get_info(m)->fingerprint);
+}
+
+/* The tokens, which a text alone does not tell, with the model that they are of; and the text, for
+ * people and other models. */
+static oct_status save(const oct_gen *g, const char *path, oct_error *err)
+{
+    const oct_gen_text *t = &g->texts[0];
+    char *text = NULL, print[24];
+    size_t n = 0;
+    OCT_TRY(oct_decode(g->model, t->ids, (size_t)t->n, &text, &n, err));
+    json_t *ids = json_array();
+    for (int64_t i = 0; i < t->n; i++)
+        json_array_append_new(ids, json_integer(t->ids[i]));
+    fingerprint_of(g->model, print);
+    json_t *all = json_pack("{s:s, s:o, s:o}", "octet_text", print, "text",
+                            oct_cli_json_bytes(text, n), "ids", ids);
+    char *line = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    free(text);
+    if (!line)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory to save the text");
+    oct_status s = write_file(path, line, strlen(line), err);
+    free(line);
+    return s;
+}
+
+/* The tokens of a saved text; false: they are none of this model. */
+static bool ids_of(const oct_gen *g, const json_t *saved, int32_t **out, int64_t *n)
+{
+    const json_t *ids = json_object_get(saved, "ids");
+    const char *of = json_string_value(json_object_get(saved, "octet_text"));
+    const oct_model_info *info = oct_model_get_info(g->model);
+    char print[24];
+    fingerprint_of(g->model, print);
+    *n = (int64_t)json_array_size(ids);
+    *out = of && strcmp(of, print) == 0 ? malloc((size_t)*n * sizeof **out + 1) : NULL;
+    for (int64_t i = 0; *out && i < *n; i++) {
+        const json_t *v = json_array_get(ids, (size_t)i);
+        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (id < 0 || id >= info->n_vocab || id == info->pad_id) {
+            free(*out);
+            *out = NULL;
+        } else {
+            (*out)[i] = (int32_t)id;
+        }
+    }
+    return *out != NULL;
+}
+
+/* What /save wrote, or any other text. The text so far is gone, unless the file cannot be had. */
+static oct_status load(oct_gen *g, const char *path, oct_error *err)
+{
+    char *file = NULL;
+    size_t n = 0;
+    int32_t *ids = NULL;
+    int64_t n_ids = 0;
+    size_t n_encoded = 0;
+    OCT_TRY(oct_cli_read(path, TEXT_BYTES_MAX, &file, &n, err));
+    json_t *saved = json_loadb(file, n, 0, NULL);
+    const json_t *text = json_object_get(saved, "text");
+    const bool is_saved = json_object_get(saved, "octet_text") && json_is_string(text);
+    const bool exact = is_saved && ids_of(g, saved, &ids, &n_ids);
+    oct_status s = OCT_OK;
+    if (!exact)
+        s = oct_encode(g->model, is_saved ? json_string_value(text) : file,
+                       is_saved ? json_string_length(text) : n, &ids, &n_encoded, err);
+    n_ids = exact ? n_ids : (int64_t)n_encoded;
+    if (s == OCT_OK && n_ids > g->n_ctx)
+        s = oct_fail(err, OCT_ERR_ARG, "%s: %lld tokens, but the context holds %lld", path,
+                     (long long)n_ids, (long long)g->n_ctx);
+    if (s == OCT_OK) {
+        oct_gen_reset(g, 0);
+        s = oct_gen_append(g, 0, ids, n_ids, err);
+    }
+    if (s == OCT_OK)
+        fprintf(stderr, "(%lld tokens%s; an empty line goes on)\n", (long long)n_ids,
+                is_saved && !exact ? ", anew from the text of another model" : "");
+    free(ids);
+    json_decref(saved);
+    free(file);
+    return s;
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+/* Whether the line is this command; *rest: the word behind it, without blanks around it. */
+static bool is_command(const char *line, size_t n, const char *name, char **rest)
+{
+    const size_t k = strlen(name);
+    *rest = NULL;
+    if (n < k || memcmp(line, name, k) != 0 || (n > k && line[k] != ' '))
+        return false;
+    size_t from = k, to = n;
+    while (from < to && line[from] == ' ')
+        from++;
+    while (to > from && line[to - 1] == ' ')
+        to--;
+    *rest = strndup(line + from, to - from);
+    return *rest != NULL;
+}
+
+static void file_command(oct_gen *g, const char *name, const char *path, bool saves)
+{
+    oct_error err = {0};
+    if (!*path)
+        oct_cli_error("%s: the name of a file is missing", name);
+    else if ((saves ? save(g, path, &err) : load(g, path, &err)) != OCT_OK)
+        oct_cli_error("%s", err.text);
+    else if (saves)
+        fprintf(stderr, "(%lld tokens saved)\n", (long long)g->texts[0].n);
+}
+
 /* A line that starts with '/'. False: end. */
 static bool command(oct_gen *g, const char *line, size_t n)
 {
-    if (n == 5 && memcmp(line, "/quit", 5) == 0)
-        return false;
-    if (n == 6 && memcmp(line, "/reset", 6) == 0) {
+    char *rest;
+    bool go = true;
+    if (is_command(line, n, "/quit", &rest)) {
+        go = false;
+    } else if (is_command(line, n, "/reset", &rest)) {
         oct_gen_reset(g, 0);
         fprintf(stderr, "(new text)\n");
+    } else if (is_command(line, n, "/save", &rest)) {
+        file_command(g, "/save", rest, true);
+    } else if (is_command(line, n, "/load", &rest)) {
+        file_command(g, "/load", rest, false);
     } else {
-        fprintf(stderr, "/reset  start a new text\n/quit   end (or Ctrl-D)\n"
-                        "Ctrl-C  stop the generation; an empty line goes on with it\n");
+        fprintf(stderr, "/reset      start a new text\n"
+                        "/save FILE  keep the text with its tokens\n"
+                        "/load FILE  go on with a text that was kept, or any other\n"
+                        "/quit       end (or Ctrl-D)\n"
+                        "Ctrl-C      stop the generation; an empty line goes on with it\n"
+                        "What is pasted is one message, however many lines it has.\n");
     }
-    return true;
+    free(rest);
+    return go;
 }
 
-int oct_interactive(oct_gen *g, bool first)
+int oct_interactive(oct_gen *g, bool first, bool history)
 {
     if (!oct_cli_converse())
         return oct_cli_fail(&(oct_error){.status = OCT_ERR_CANCELLED});
     int code = OCT_EXIT_OK;
-    line_source in;
     bool go = first ? answer(g, &code) : true;
-    open_source(&in);
-    if (in.el)
+    oct_line_source *in = oct_line_source_open(history);
+    if (!in) {
+        oct_cli_error("no memory to read lines");
+        return OCT_EXIT_ERROR;
+    }
+    const bool edits = oct_line_source_edits(in);
+    if (edits)
         fprintf(stderr, "(the model continues what you write; /help, /reset, Ctrl-D ends)\n");
     while (go) {
         size_t n = 0;
-        const char *line = read_line(&in, &n);
+        const char *line = oct_line_source_read(in, &n);
         if (!line)
             break;
         if (n > 0 && line[0] == '/') {
@@ -217,9 +267,9 @@ int oct_interactive(oct_gen *g, bool first)
             continue; /* nothing to continue */
         go = answer(g, &code);
     }
-    if (in.el)
+    if (edits)
         oct_cli_out("\n", 1);
-    close_source(&in);
+    oct_line_source_close(in);
     if (code == OCT_EXIT_OK && *oct_cli_cancel_flag())
         code = oct_cli_fail(&(oct_error){.status = OCT_ERR_CANCELLED});
     return code == OCT_EXIT_OK ? oct_cli_out_end() : code;

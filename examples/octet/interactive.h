@@ -5,7 +5,8 @@
 #include "generate.h"
 
 /* Reads lines and generates after each, until Ctrl-D or /quit. If first is true the sequence
- * already holds a prompt: generation begins with it. Returns an exit code. */
-int oct_interactive(oct_gen *g, bool first);
+ * already holds a prompt: generation begins with it. history: keep what is typed on a terminal.
+ * Returns an exit code. */
+int oct_interactive(oct_gen *g, bool first, bool history);
 
 #endif

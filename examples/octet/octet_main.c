@@ -5,21 +5,29 @@
 #include "commands.h"
 #include "ranks.h"
 
-typedef struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *what;
-} command;
-
-static const command commands[] = {
-#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what},
+const oct_command oct_commands[] = {
+#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what, false},
+#define OCT_RANKS_COMMAND(name, what) {#name, oct_cmd_##name, what, true},
 #include "commands.inc"
 };
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
+enum { N_COMMANDS = sizeof oct_commands / sizeof *oct_commands };
+const int oct_n_commands = N_COMMANDS;
 
-static int run_command(const command *c, int argc, char **argv)
+const char oct_program_about[] =
+    "runs Grok-1-class mixture-of-experts language models on this machine";
+const char oct_program_examples[] =
+    "  octet plan grok-1\n"
+    "  octet convert grok-1/ -o grok-1.gguf\n"
+    "  octet run -m grok-1.gguf --dry-run\n"
+    "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 100";
+const char oct_program_exit_codes[] =
+    "0 done, 1 error, 2 wrong usage, 3 `octet plan`: it does not fit; ended by a signal:\n"
+    "130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 128 + its number for others";
+
+static int run_command(const oct_command *c, int argc, char **argv)
 {
-    int code = oct_ranks_start();
+    /* The others need not wait for one that works alone; perhaps they are other programs. */
+    int code = c->ranks ? oct_ranks_start() : -1;
     if (code >= 0)
         return code;
     code = c->run(argc, argv);
@@ -27,29 +35,23 @@ static int run_command(const command *c, int argc, char **argv)
     return code;
 }
 
-static const command *find(const char *name)
+static const oct_command *find(const char *name)
 {
     for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
+        if (strcmp(oct_commands[i].name, name) == 0)
+            return &oct_commands[i];
     return NULL;
 }
 
 static int usage(void)
 {
-    oct_cli_outf("octet %s: runs Grok-1-class mixture-of-experts language models on this machine\n"
-                 "\nusage: octet COMMAND [options]\n\ncommands:\n",
-                 oct_version());
+    oct_cli_outf("octet %s: %s\n\nusage: octet COMMAND [options]\n\ncommands:\n", oct_version(),
+                 oct_program_about);
     for (int i = 0; i < N_COMMANDS; i++)
-        oct_cli_outf("  %-9s %s\n", commands[i].name, commands[i].what);
-    oct_cli_outf(
-        "\n`octet help COMMAND` explains a command and gives examples.\n"
-        "\nfrom a checkpoint to text:\n"
-        "  octet convert grok-1/ -o grok-1.gguf\n"
-        "  octet run -m grok-1.gguf --dry-run\n"
-        "  octet run -m grok-1.gguf -p \"The answer to life is\" -n 100\n"
-        "\nexit codes: 0 done, 1 error, 2 wrong usage; ended by a signal: 130 Ctrl-C, 143\n"
-        "SIGTERM, 129 SIGHUP, 128 + its number for others\n");
+        oct_cli_outf("  %-10s %s\n", oct_commands[i].name, oct_commands[i].what);
+    oct_cli_outf("\n`octet help COMMAND` explains a command and gives examples.\n"
+                 "\nfrom a checkpoint to text:\n%s\n\nexit codes: %s\n",
+                 oct_program_examples, oct_program_exit_codes);
     return oct_cli_out_end();
 }
 
@@ -57,7 +59,7 @@ static int unknown(const char *name)
 {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++)
-        names[i] = commands[i].name;
+        names[i] = oct_commands[i].name;
     const char *near = oct_cli_nearest(name, names, N_COMMANDS);
     if (near)
         oct_cli_error("unknown command '%s'; did you mean '%s'?", name, near);
@@ -82,7 +84,7 @@ int main(int argc, char **argv)
         oct_cli_outf("octet %s\n", oct_version());
         return oct_cli_out_end();
     }
-    const command *c = find(help ? argv[2] : word);
+    const oct_command *c = find(help ? argv[2] : word);
     if (!c)
         return unknown(help ? argv[2] : word);
     if (help) {

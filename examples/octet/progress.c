@@ -1,6 +1,8 @@
 #include "progress.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <octet/convert.h>
@@ -8,7 +10,7 @@
 
 #include "cli.h"
 
-enum { BAR = 30 };
+enum { BAR = 30, LEAST_BAR = 5, MAX_COLUMNS = 200 };
 static const double REDRAW_SECONDS = 0.1, PLAIN_SECONDS = 30;
 
 void oct_progress_start(oct_progress *p, const char *what, uint64_t total_bytes)
@@ -51,6 +53,31 @@ static const char *clock_text(double seconds, char out[32])
     return out;
 }
 
+/* Columns of the terminal, 80 if it does not say; at most what draw has room for. */
+static int width(void)
+{
+    struct winsize w;
+    int n = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
+    return n < MAX_COLUMNS ? n : MAX_COLUMNS;
+}
+
+/* One line that never reaches the last column, where a terminal would begin another: the bar
+ * becomes shorter, then goes; then the text is cut. */
+static void draw(const char *what, double part, const char *rest)
+{
+    char line[2 * MAX_COLUMNS], bar[BAR + 4] = "";
+    const int room = width() - 1, text = (int)(strlen(rest) + strlen(what)) + 1;
+    int n = room - text - 3 < BAR ? room - text - 3 : BAR;
+    if (n >= LEAST_BAR) {
+        bar[0] = '[';
+        for (int i = 0; i < n; i++)
+            bar[1 + i] = i < (int)(part * n) ? '#' : '.';
+        strcpy(bar + 1 + n, "] ");
+    }
+    snprintf(line, sizeof line, "%s %s%s", what, bar, rest);
+    fprintf(stderr, "\r\033[K%.*s", room, line);
+}
+
 void oct_progress_update(oct_progress *p, uint64_t done)
 {
     double now = oct_seconds(), spent = now - p->started;
@@ -60,19 +87,15 @@ void oct_progress_update(oct_progress *p, uint64_t done)
     double part = (double)done / (double)p->total;
     double rate = spent > 0 ? (double)done / spent : 0;
     double left = rate > 0 ? (double)(p->total - done) / rate : 0;
-    char speed[32], total[32], time[32], bar[BAR + 1];
-    for (int i = 0; i < BAR; i++)
-        bar[i] = i < (int)(part * BAR) ? '#' : '.';
-    bar[BAR] = 0;
+    char speed[32], total[32], time[32], rest[128];
     amount(p, rate, speed);
     amount(p, (double)p->total, total);
     clock_text(left, time);
+    snprintf(rest, sizeof rest, "%.0f %% of %s, %s/s, %s left", 100 * part, total, speed, time);
     if (p->terminal)
-        fprintf(stderr, "\r\033[K%-9s [%s] %3.0f %% of %s, %s/s, %s left", p->what, bar, 100 * part,
-                total, speed, time);
+        draw(p->what, part, rest);
     else
-        fprintf(stderr, "%s: %.0f %% of %s, %s/s, %s left\n", p->what, 100 * part, total, speed,
-                time);
+        fprintf(stderr, "%s: %s\n", p->what, rest);
     p->drawn = true;
     fflush(stderr);
 }

@@ -96,7 +96,7 @@ static void print_ranks(const report *r, oct_phase phase)
     free(all);
 }
 
-/* See oct_predict_token, for one sequence; what is between tokens is as measured. */
+/* See oct_predict_step, for one sequence; what is between tokens is as measured. */
 static void print_prediction(const report *r, double between)
 {
     const oct_phase_time *p = &r->phase[OCT_PHASE_TEXT];

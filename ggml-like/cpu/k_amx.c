@@ -18,12 +18,17 @@
  * step, and the load ports are as busy as the tile unit.) Both digits, or 32 rows, by 32 channels
  * need only 4 tile loads for 4 products, but fetch twice as many lines of the rows from L2, and
  * their weights, half of each quad, crowd into half of the sets of L1. Here the block's 32 KiB lie
- * in it evenly, 8 of 12 ways, and each line of the rows is loaded once for a panel.
+ * in it evenly, 8 of 12 ways, and each line of the rows is loaded once for a panel, by the form of
+ * the instruction that leaves it out of L1: else the rows, which are never used twice from there,
+ * push out the weights, and a step beside stores and epilogue takes 1.5 times the tile unit's
+ * cycles instead of 1.2 (measured). The same on that machine, 128 rows: 55 % of the tile unit's
+ * peak; without packing 60, nor epilogue 70, nor storing sums 77 %.
  *
  * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
  * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
  * lie one behind the other and stay in L2 for the other panels. This is why several panels a call
- * pay: with one, every line of the rows comes from L3 for 64 channels.
+ * pay: with one, every line of the rows comes from L3 for 64 channels. (A step with packing takes
+ * as long as two without.)
  *
  * Three things run beside the products, because none may wait for the others:
  *   - packing, AHEAD steps before the use: tile loads are not served from the store buffer, and a
@@ -39,13 +44,14 @@
  * of the 100 000 that 128 rows of a panel take): a kernel keeps no state, and a thread that waits
  * at a barrier should not have 8 KiB of tiles to save. */
 #include "kernels.h"
-#include "q8.h"
-#include "vec.h"
+#include "k_q4.h"
 #ifndef OCT_TILE_UNIT_H
 #include "tile_unit.h"
 #endif
 
 oct_k_linear_fn oct_k_linear_q8__amx, oct_k_linear_q8__avx512;
+oct_k_linear_fn oct_k_linear_q4g32__amx, oct_k_linear_q4g32__avx512;
+oct_k_linear_fn oct_k_linear_q4g16__amx, oct_k_linear_q4g16__avx512;
 
 enum {
     TILE = 16, /* rows of a tile, channels of a tile of weights */
@@ -70,17 +76,19 @@ typedef struct pending {
     float *t;              /* [n_rows][64] */
 } pending;
 
-/* Lies on the stack: 180 KiB. */
+/* Lies on the stack: 212 KiB. */
 typedef struct work {
     _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
     _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
     _Alignas(
         64) uint8_t tail[STEP_QUADS][OCT_Q8_QUAD_BYTES]; /* last weights of a group, then zeros */
     _Alignas(64) float t[CHUNK][OCT_PANEL];
-    float scale[2][CHUNK]; /* of this block and the last */
+    _Alignas(64) uint8_t expanded[OCT_ACT_BLOCK * OCT_PANEL]; /* q4: the block as q8 has it */
+    float scale[2][CHUNK];                                    /* of this block and the last */
     int32_t excess[2][CHUNK];
 
     oct_linear_args a; /* of the chunk */
+    int groups;        /* of 64 inputs of q4; 0: q8 */
     int64_t y_stride;  /* from a panel of y to the next */
     float *sum;      /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
     int64_t n_tiles; /* of rows */
@@ -248,10 +256,50 @@ static void begin_group(work *w)
 
 /* ---- blocks, tiles, passes ---- */
 
+/* The next panel in the same block, or the first in the next. */
+static void panel_next(const oct_linear_args *a, block *b, int64_t *panel)
+{
+    if (++*panel < a->n_panels)
+        return;
+    *panel = 0;
+    block_next(a, b);
+}
+
+/* Of a block of q8; of q4, the strip that it is in. Behind the last block, what is read next. */
 static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
 {
-    int64_t quad = b->group * w->a.w->group_quads + b->start / OCT_QUAD;
-    return w->a.panel + (size_t)panel * w->a.w->panel_bytes + (size_t)quad * OCT_Q8_QUAD_BYTES;
+    const oct_weight_layout *l = w->a.w;
+    const size_t panel_at = (size_t)panel * l->panel_bytes;
+    if (b->group == l->unit_groups)
+        return w->a.next ? w->a.next + panel_at
+                         : w->a.panel + (size_t)w->a.n_panels * l->panel_bytes + panel_at;
+    const uint8_t *group = w->a.panel + panel_at + (size_t)b->group * l->group_bytes;
+    if (w->groups)
+        return group + b->start / OCT_Q4_STRIP * oct_q4_strip_bytes(OCT_Q4_STRIP, w->groups);
+    return group + b->start / OCT_QUAD * OCT_Q8_QUAD_BYTES;
+}
+
+/* Cache lines of it. A strip of q4 is fetched with its first block. */
+static int64_t lines_of(const work *w, const block *b)
+{
+    if (!w->groups)
+        return b->n_quads * (OCT_Q8_QUAD_BYTES / LINE);
+    const int64_t left = w->a.w->group_in - b->start;
+    const int64_t n = left < OCT_Q4_STRIP ? left : OCT_Q4_STRIP;
+    return b->start % OCT_Q4_STRIP ? 0 : oct_q4_strip_bytes(n, w->groups) / LINE;
+}
+
+/* A block of q4 as one of q8. */
+V_INLINE void expand_block(work *w, const uint8_t *strip, int groups)
+{
+    const int64_t in_strip = w->b.start % OCT_Q4_STRIP;
+    const int64_t left = w->a.w->group_in - w->b.start + in_strip;
+    const int64_t n = left < OCT_Q4_STRIP ? left : OCT_Q4_STRIP;
+    const int64_t n_steps = (n + OCT_Q4_STEP - 1) / OCT_Q4_STEP;
+    for (int set = 0; set < OCT_PANEL / Q4_SET; set++)
+        for (int64_t s = 0; s < w->b.n_steps; s++)
+            q4_expand_set(strip, groups, n_steps, in_strip / OCT_Q4_STEP + s, set,
+                          w->expanded + s * STEP_QUADS * OCT_Q8_QUAD_BYTES);
 }
 
 static void begin_block(work *w)
@@ -274,27 +322,28 @@ static void begin_block(work *w)
     w->credit = 0;
 }
 
-/* Another panel in the same block. */
-static void begin_panel(work *w, int64_t panel)
+/* Another panel in the same block; returns its weights as q8 has them. */
+static const uint8_t *begin_panel(work *w, int64_t panel)
 {
     const uint8_t *weights = weights_of(w, &w->b, panel);
-    const int64_t over = w->b.n_quads % STEP_QUADS,
-                  steps = w->n_tiles * w->a.act->digits * w->b.n_steps;
+    const int64_t over = w->b.n_quads % STEP_QUADS;
+    const int64_t steps = w->n_tiles * w->a.act->digits * w->b.n_steps;
+    block next = w->b;
+    panel_next(&w->a, &next, &panel);
+    w->weights_ahead = (const char *)weights_of(w, &next, panel);
+    w->weight_lines = (lines_of(w, &next) + steps - 1) / steps;
+    if (w->groups == 2)
+        expand_block(w, weights, 2);
+    else if (w->groups == 4)
+        expand_block(w, weights, 4);
+    if (w->groups)
+        return w->expanded;
     if (over > 0) {
         memset(w->tail, 0, sizeof w->tail);
         memcpy(w->tail, weights + (w->b.n_quads - over) * OCT_Q8_QUAD_BYTES,
                (size_t)over * OCT_Q8_QUAD_BYTES);
     }
-    block next = w->b;
-    if (panel + 1 == w->a.n_panels)
-        block_next(&w->a, &next);
-    if (next.group < w->a.w->unit_groups)
-        w->weights_ahead = (const char *)weights_of(w, &next, (panel + 1) % w->a.n_panels);
-    else if (w->a.next)
-        w->weights_ahead = (const char *)w->a.next;
-    else
-        w->weights_ahead = (const char *)w->a.panel + w->a.n_panels * (int64_t)w->a.w->panel_bytes;
-    w->weight_lines = (w->b.n_quads * (OCT_Q8_QUAD_BYTES / LINE) + steps - 1) / steps;
+    return weights;
 }
 
 V_INLINE void fetch(work *w)
@@ -316,7 +365,7 @@ V_INLINE void fetch(work *w)
 /* One digit of a tile of rows; the tile before is finished in the first. */
 V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
 {
-    const int64_t whole = w->b.n_quads / STEP_QUADS, n_steps = w->b.n_steps;
+    const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;
     const int64_t finish = (TILE + n_steps - 1) / n_steps; /* rows a step */
     const int first = first_digit(w);
     tile_zero(0);
@@ -325,7 +374,7 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
     tile_zero(3);
     for (int64_t i = 0; i < n_steps; i++) {
         const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
-        tile_load(4, w->packed[w->slot], STEP);
+        tile_load_once(4, w->packed[w->slot], STEP);
         tile_load(5, u, OCT_Q8_QUAD_BYTES);
         tile_dot(0, 4, 5);
         tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
@@ -348,9 +397,8 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
     tile_store(3, sums[3], LINE);
 }
 
-static void tile_run(work *w, int64_t panel, int64_t tile)
+static void tile_run(work *w, const uint8_t *weights, int64_t panel, int64_t tile)
 {
-    const uint8_t *weights = weights_of(w, &w->b, panel);
     const int64_t row = tile * TILE, left = w->a.n_rows - row;
     for (int digit = first_digit(w); digit < 2; digit++)
         pass_run(w, weights, digit, panel == 0);
@@ -365,11 +413,11 @@ static void block_run(work *w)
     const int64_t first_slot = w->slot;
     begin_block(w);
     for (int64_t panel = 0; panel < w->a.n_panels; panel++) {
-        begin_panel(w, panel);
+        const uint8_t *weights = begin_panel(w, panel);
         if (panel > 0)
             w->slot = first_slot;
         for (int64_t tile = 0; tile < w->n_tiles; tile++)
-            tile_run(w, panel, tile);
+            tile_run(w, weights, panel, tile);
     }
 }
 
@@ -416,18 +464,25 @@ static void rows_run(work *w, const oct_linear_args *a, int64_t first_row, int64
     }
 }
 
-static void few_rows(const oct_linear_args *a, int64_t first_row, int64_t n_rows)
+static oct_k_linear_fn *few_rows_of(const work *w)
+{
+    return w->groups == 0   ? oct_k_linear_q8__avx512
+           : w->groups == 2 ? oct_k_linear_q4g32__avx512
+                            : oct_k_linear_q4g16__avx512;
+}
+
+static void few_rows(const work *w, const oct_linear_args *a, int64_t first_row, int64_t n_rows)
 {
     for (int64_t p = 0; p < a->n_panels; p++) {
         oct_linear_args b = oct_linear_panel(a, p);
         b.rows += first_row;
         b.y += first_row * OCT_PANEL;
         b.n_rows = n_rows;
-        oct_k_linear_q8__avx512(&b);
+        few_rows_of(w)(&b);
     }
 }
 
-void oct_k_linear_q8__amx(const oct_linear_args *a)
+static void linear(const oct_linear_args *a, int groups)
 {
     static const tile_config config = {
         .palette = 1,
@@ -436,10 +491,11 @@ void oct_k_linear_q8__amx(const oct_linear_args *a)
     };
     work w;
     bool configured = false;
+    w.groups = groups;
     for (int64_t r = 0; r < a->n_rows; r += CHUNK) {
         int64_t n = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
         if (n <= FEW_ROWS) {
-            few_rows(a, r, n);
+            few_rows(&w, a, r, n);
             continue;
         }
         if (!configured)
@@ -449,4 +505,19 @@ void oct_k_linear_q8__amx(const oct_linear_args *a)
     }
     if (configured)
         tile_release();
+}
+
+void oct_k_linear_q8__amx(const oct_linear_args *a)
+{
+    linear(a, 0);
+}
+
+void oct_k_linear_q4g32__amx(const oct_linear_args *a)
+{
+    linear(a, 2);
+}
+
+void oct_k_linear_q4g16__amx(const oct_linear_args *a)
+{
+    linear(a, 4);
 }

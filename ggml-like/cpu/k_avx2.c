@@ -12,9 +12,9 @@
 #include <float.h>
 #include <math.h>
 
-#include "kernels.h"
+#include "linear_tiles.h"
+#include "k_q4.h"
 #include "q8.h"
-#include "vec.h"
 
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx2;
 #include "kernels.inc"
@@ -47,22 +47,9 @@ V_INLINE void act_sum(vi16 a, vi16 *sum, vi16 *none)
 }
 
 enum {
-    LINEAR_CHUNK = 96, /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 4    /* rows in registers, with a strip of 16 channels */
+    LINEAR_CHUNK = 128, /* rows: 32 KiB of running sums */
+    LINEAR_TILE = 4     /* rows in registers, with a strip of 16 channels */
 };
-
-/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s,
- * t[r][lane]) */
-typedef struct linear_tiles {
-    const oct_act_layout *act;
-    const uint8_t *weights; /* [n_quads][64][4] */
-    const void *const *rows;
-    int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
-    float *t;                              /* [n_rows][64] */
-    const char *stream_end;                /* of the panel, and */
-    int64_t jump;                          /* from there to what is read next */
-    int64_t stream_ahead;                  /* bytes that are fetched ahead */
-} linear_tiles;
 
 V_INLINE __m256i pair_at(const int16_t *p)
 {
@@ -116,8 +103,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
             }
             /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights
              * and a pair of activations, the 16 registers just suffice. */
-            const char *stream = (const char *)w + k->stream_ahead;
-            stream += stream >= k->stream_end ? k->jump : 0;
+            const char *stream = linear_stream(k, w, k->stream_ahead);
             V_EACH (half, width / 2) {
                 const int c = 2 * half;
                 __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
@@ -176,10 +162,9 @@ static void linear_strip(const linear_tiles *k)
         return;
     }
     const int64_t tiles = k->n_rows / 4 * 4 + k->n_rows % 4;
-    const int64_t step = (OCT_Q8_QUAD_BYTES + tiles - 1) / tiles;
+    const int64_t steps = tiles * k->n_quads, step = (k->n_bytes + steps - 1) / steps;
     tile_fn *const *tile = share[step > 64];
-    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_QUAD_BYTES;
-    ahead += ahead >= k->stream_end ? k->jump : 0;
+    const char *ahead = k->next;
     for (int64_t lane = 0; lane < OCT_PANEL; lane += 16)
         for (int64_t r = 0; r + 4 <= k->n_rows; r += 4, ahead += step * k->n_quads)
             tile[2](k, r, lane, ahead, step);
@@ -188,6 +173,119 @@ static void linear_strip(const linear_tiles *k)
             tile[1](k, k->n_rows & ~(int64_t)3, lane, ahead, step);
     if (k->n_rows & 1)
         tile[0](k, k->n_rows - 1, 0, ahead, step);
+}
+
+/* ---- weights of 4 bits, one row ----
+ *
+ * The registers of k_q4.h, 32 inputs of a channel, are multiplied as they come: even and odd bytes
+ * widened to 16 bits, as above, with the row's even and odd activations. That leaves eight partial
+ * sums of one channel, which are added up for eight channels together at the end of a block. */
+
+/* A row's activations: even and odd ones of each 32. */
+typedef struct q4_row {
+    _Alignas(32) int16_t even[OCT_Q4_STRIP / Q4_REGISTER][16], odd[OCT_Q4_STRIP / Q4_REGISTER][16];
+} q4_row;
+
+/* From quads a0 a2 a1 a3. */
+static void q4_row_split(const int16_t *a, int64_t n_halves, q4_row *row)
+{
+    for (int64_t h = 0; h < n_halves; h++, a += Q4_REGISTER) {
+        const __m256 lo = _mm256_castsi256_ps(q4_load(a)),
+                     hi = _mm256_castsi256_ps(q4_load(a + 16));
+        __m256i even = _mm256_castps_si256(_mm256_shuffle_ps(lo, hi, 0x88));
+        __m256i odd = _mm256_castps_si256(_mm256_shuffle_ps(lo, hi, 0xdd));
+        _mm256_store_si256((__m256i *)(void *)row->even[h], _mm256_permute4x64_epi64(even, 0xd8));
+        _mm256_store_si256((__m256i *)(void *)row->odd[h], _mm256_permute4x64_epi64(odd, 0xd8));
+    }
+}
+
+/* Eight registers of eight partial sums: the sum of x[c] in lane c. */
+V_INLINE __m256i q4_fold(const __m256i *x)
+{
+    __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));
+    __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(x[4], x[5]), _mm256_hadd_epi32(x[6], x[7]));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                            _mm256_permute2x128_si256(a, b, 0x31));
+}
+
+/* A block of a strip against one row. */
+typedef struct q4_block {
+    const linear_tiles *k;
+    int64_t n_steps; /* of the strip; of them the block has */
+    int64_t first, end;
+    const q4_row *row;
+    __m256i start;
+} q4_block;
+
+/* sum[channel of the set] */
+V_INLINE void q4_dot_pair(const q4_block *b, int groups, int64_t pair, __m256i *sum)
+{
+    const linear_tiles *k = b->k;
+    q4_place at = q4_place_of(k->weights, groups, b->n_steps, pair, b->first);
+    const char *near = linear_stream(k, at.nibbles, k->stream_ahead ? Q4_FETCH_NEAR : 0);
+    const char *far = linear_stream(k, at.nibbles, Q4_FETCH_FAR * k->stream_ahead);
+    const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
+    __m256i acc[2] = {b->start, b->start};
+    for (int64_t s = b->first; s < b->end; s++) {
+        _mm_prefetch(near, _MM_HINT_T0);
+        _mm_prefetch(far, _MM_HINT_T1);
+        V_EACH (h, 2) {
+            const __m256i even = q4_load(b->row->even[2 * s + h]);
+            const __m256i odd = q4_load(b->row->odd[2 * s + h]);
+            V_EACH (c, 2) {
+                __m256i u = q4_weights(&at, groups, h, c);
+                madd_add(&acc[c], _mm256_and_si256(u, even_mask), even);
+                madd_add(&acc[c], _mm256_srli_epi16(u, 8), odd);
+            }
+        }
+        at.index += groups;
+        at.nibbles += OCT_Q4_STEP;
+        near += OCT_Q4_STEP;
+        far += OCT_Q4_STEP;
+    }
+    sum[pair % Q4_SET_PAIRS] = acc[0];
+    sum[pair % Q4_SET_PAIRS + Q4_SET_PAIRS] = acc[1];
+}
+
+V_INLINE void q4_dot_block(const q4_block *b, int groups, float scale)
+{
+    for (int64_t set = 0; set < OCT_PANEL / Q4_SET; set++) {
+        __m256i sum[Q4_SET];
+        for (int64_t p = 0; p < Q4_SET_PAIRS; p++)
+            q4_dot_pair(b, groups, set * Q4_SET_PAIRS + p, sum);
+        V_EACH (c, 2) {
+            float *t = b->k->t + set * Q4_SET + 8 * c;
+            __m256 isum = _mm256_cvtepi32_ps(q4_fold(sum + 8 * c));
+            _mm256_store_ps(t, _mm256_fmadd_ps(isum, _mm256_set1_ps(scale), _mm256_load_ps(t)));
+        }
+    }
+}
+
+static bool q4_strip_streams(const linear_tiles *k)
+{
+    return k->n_rows == 1;
+}
+
+V_INLINE void q4_strip_dot(const linear_tiles *k, int groups)
+{
+    const oct_act_layout *l = k->act;
+    const int64_t n_steps = linear_steps(k);
+    const int64_t index_bytes = OCT_PANEL * n_steps * groups, block_steps = l->block / OCT_Q4_STEP;
+    const char *row = k->rows[0];
+    q4_row split;
+    q4_row_split((const int16_t *)(const void *)(row + l->digits_at) + k->group * l->group_pad +
+                     k->start,
+                 2 * n_steps, &split);
+    for (int64_t i = 0; i < index_bytes; i += 64)
+        q4_fetch(k, k->weights + i);
+    q4_block b = {.k = k, .n_steps = n_steps, .row = &split};
+    int64_t block = k->group * l->group_blocks + k->start / l->block;
+    for (; b.first < n_steps; b.first = b.end, block++) {
+        const int32_t *sums = (const int32_t *)(const void *)(row + l->sums_at);
+        b.end = b.first + block_steps < n_steps ? b.first + block_steps : n_steps;
+        b.start = _mm256_set1_epi32(-16 * sums[block]); /* 128 times, in eight lanes */
+        q4_dot_block(&b, groups, ((const float *)(const void *)row)[block]);
+    }
 }
 
 #include "k_vec.inc"

@@ -11,9 +11,9 @@
 #include <float.h>
 #include <math.h>
 
-#include "kernels.h"
+#include "linear_tiles.h"
+#include "k_q4.h"
 #include "q8.h"
-#include "vec.h"
 
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__avx512;
 #include "kernels.inc"
@@ -53,22 +53,9 @@ V_INLINE void act_sum(vi16 a, vi16 *hi, vi16 *lo)
 }
 
 enum {
-    LINEAR_CHUNK = 96, /* rows: 24 KiB of running sums */
-    LINEAR_TILE = 6    /* rows x digits in registers, each 4 registers of 16 channels */
+    LINEAR_CHUNK = 128, /* rows: 32 KiB of running sums */
+    LINEAR_TILE = 6     /* rows x digits in registers, each 4 registers of 16 channels */
 };
-
-/* A strip of the panel against n_rows rows, block by block: t[r][lane] = fma(isum, s,
- * t[r][lane]) */
-typedef struct linear_tiles {
-    const oct_act_layout *act;
-    const uint8_t *weights; /* [n_quads][64][4] */
-    const void *const *rows;
-    int64_t n_rows, n_quads, group, start; /* first input of the strip in its group */
-    float *t;                              /* [n_rows][64] */
-    const char *stream_end;                /* of the panel, and */
-    int64_t jump;                          /* from there to what is read next */
-    int64_t stream_ahead;                  /* bytes that are fetched ahead */
-} linear_tiles;
 
 /* GCC 12 copies the accumulator of the intrinsic and spills; this is the instruction itself. */
 V_INLINE void dot_bytes(__m512i *acc, __m512i u8, __m512i s8)
@@ -116,8 +103,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
         }
         for (; q < end; q++) {
             __m512i u[4];
-            const char *stream = (const char *)w + k->stream_ahead;
-            stream += stream >= k->stream_end ? k->jump : 0;
+            const char *stream = linear_stream(k, w, k->stream_ahead);
             V_EACH (c, 4)
                 u[c] = _mm512_load_si512(w + 64 * c);
             if (lines == 4) /* one of the quad's lines: the hardware's prefetcher brings the rest */
@@ -197,14 +183,178 @@ static void linear_strip(const linear_tiles *k)
     }
     const int64_t tiles = (k->n_rows + most - 1) / most, n = k->n_rows / tiles;
     const int64_t larger = k->n_rows % tiles; /* of the tiles have n + 1 rows */
-    const int64_t step = (OCT_Q8_QUAD_BYTES + tiles - 1) / tiles;
+    const int64_t steps = tiles * k->n_quads, step = (k->n_bytes + steps - 1) / steps;
     tile_fn *const *tile = share[digits - 1][step > 64];
-    const char *ahead = (const char *)k->weights + k->n_quads * OCT_Q8_QUAD_BYTES;
-    ahead += ahead >= k->stream_end ? k->jump : 0;
+    const char *ahead = k->next;
     for (int64_t i = 0, r = 0; i < tiles; i++, ahead += step * k->n_quads) {
         int64_t rows = n + (i < larger);
         tile[rows](k, r, ahead, step);
         r += rows;
+    }
+}
+
+/* ---- weights of 4 bits, few rows ---- */
+
+/* The sum of the sixteen parts of each x[channel]: t[channel] = fma(sum, scale, t[channel]). */
+V_NOINLINE void q4_finish_set(const __m512i *x, float scale, float *t)
+{
+    __m512i a[8], b[4], c[2];
+    V_EACH (i, 8)
+        a[i] = _mm512_add_epi32(_mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]),
+                                _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]));
+    V_EACH (i, 4)
+        b[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a[2 * i], a[2 * i + 1]),
+                                _mm512_unpackhi_epi64(a[2 * i], a[2 * i + 1]));
+    V_EACH (i, 2)
+        c[i] = _mm512_add_epi32(_mm512_shuffle_i32x4(b[2 * i], b[2 * i + 1], 0x88),
+                                _mm512_shuffle_i32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    const __m512i isum = _mm512_add_epi32(_mm512_shuffle_i32x4(c[0], c[1], 0x88),
+                                          _mm512_shuffle_i32x4(c[0], c[1], 0xdd));
+    _mm512_store_ps(
+        t, _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_set1_ps(scale), _mm512_load_ps(t)));
+}
+
+/* One block of a strip against all rows. */
+typedef struct q4_block {
+    const linear_tiles *k;
+    int64_t n_steps; /* of the strip; of them the block has */
+    int64_t first, end;
+    int64_t at; /* the block in the rows */
+} q4_block;
+
+/* Where a pair's next step is. */
+typedef struct q4_at {
+    q4_place place;
+    const char *near, *far;          /* fetched meanwhile */
+    const int8_t *x[2][LINEAR_TILE]; /* [digit][row] */
+} q4_at;
+
+/* steps of a pair, a constant number: acc[row][digit][channel] */
+V_INLINE void q4_dot_steps(q4_at *at, int steps, int groups, int digits, int n,
+                           __m512i (*acc)[2][2])
+{
+    V_EACH (s, steps) {
+        __m512i u[2];
+        q4_place place = at->place;
+        place.index += s * groups;
+        place.nibbles += s * OCT_Q4_STEP;
+        q4_pair(&place, groups, &u[0], &u[1]);
+        _mm_prefetch(at->near + s * OCT_Q4_STEP, _MM_HINT_T0);
+        _mm_prefetch(at->far + s * OCT_Q4_STEP, _MM_HINT_T1);
+        V_EACH (r, n)
+            V_EACH (d, digits) {
+                __m512i x = q4_load(at->x[d][r] + s * OCT_Q4_STEP);
+                dot_bytes(&acc[r][d][0], u[0], x);
+                dot_bytes(&acc[r][d][1], u[1], x);
+            }
+    }
+    at->place.index += steps * groups;
+    at->place.nibbles += steps * OCT_Q4_STEP;
+    at->near += steps * OCT_Q4_STEP;
+    at->far += steps * OCT_Q4_STEP;
+    V_EACH (r, n)
+        V_EACH (d, digits)
+            at->x[d][r] += steps * OCT_Q4_STEP;
+}
+
+/* A pair's registers with those of the rows: sum[row][channel of the set] */
+V_INLINE void q4_dot_pair(q4_at at, int64_t steps, int groups, int digits, int n,
+                          const __m512i *start, int64_t pair, __m512i (*sum)[Q4_SET])
+{
+    enum { TOGETHER = 4 };
+    __m512i acc[LINEAR_TILE][2][2];
+    V_EACH (r, n)
+        V_EACH (d, digits)
+            acc[r][d][0] = acc[r][d][1] = start[r * digits + d];
+    for (; steps >= TOGETHER; steps -= TOGETHER)
+        q4_dot_steps(&at, TOGETHER, groups, digits, n, acc);
+    for (; steps > 0; steps--)
+        q4_dot_steps(&at, 1, groups, digits, n, acc);
+    V_EACH (r, n)
+        V_EACH (c, 2) {
+            __m512i isum = acc[r][digits - 1][c];
+            if (digits == 2)
+                isum = _mm512_add_epi32(_mm512_slli_epi32(acc[r][0][c], 8), isum);
+            sum[r][pair + Q4_SET_PAIRS * c] = isum;
+        }
+}
+
+V_INLINE void q4_dot_block(const q4_block *b, int groups, int digits, int n)
+{
+    const linear_tiles *k = b->k;
+    const oct_act_layout *l = k->act;
+    const int first_digit = 2 - digits;
+    const int64_t plane = l->n_groups * l->group_pad;
+    __m512i sum[LINEAR_TILE][Q4_SET], start[LINEAR_TILE];
+    q4_at at;
+    V_EACH (r, n) {
+        const char *row = k->rows[r];
+        const int32_t *sums = (const int32_t *)(const void *)(row + l->sums_at) + b->at;
+        V_EACH (d, digits) {
+            at.x[d][r] = (const int8_t *)row + l->digits_at + (first_digit + d) * plane +
+                         k->group * l->group_pad + k->start + b->first * OCT_Q4_STEP;
+            /* 128 times, in sixteen lanes */
+            start[r * digits + d] = _mm512_set1_epi32(-8 * sums[(first_digit + d) * l->n_blocks]);
+        }
+    }
+    for (int64_t set = 0; set < OCT_PANEL / Q4_SET; set++) {
+        at.place = q4_place_of(k->weights, groups, b->n_steps, set * Q4_SET_PAIRS, b->first);
+        at.near = linear_stream(k, at.place.nibbles, k->stream_ahead ? Q4_FETCH_NEAR : 0);
+        at.far = linear_stream(k, at.place.nibbles, Q4_FETCH_FAR * k->stream_ahead);
+        for (int64_t p = 0; p < Q4_SET_PAIRS; p++) {
+            q4_dot_pair(at, b->end - b->first, groups, digits, n, start, p, sum);
+            q4_place_next(&at.place);
+            at.near += b->n_steps * OCT_Q4_STEP;
+            at.far += b->n_steps * OCT_Q4_STEP;
+        }
+        V_EACH (r, n)
+            q4_finish_set(sum[r], ((const float *)k->rows[r])[b->at],
+                          k->t + r * OCT_PANEL + set * Q4_SET);
+    }
+}
+
+#define Q4_CASE(groups, digits, n)                                  \
+    V_NOINLINE void q4_##groups##_##digits##_##n(const q4_block *b) \
+    {                                                               \
+        q4_dot_block(b, groups, digits, n);                         \
+    }
+#define Q4_CASES(groups)  \
+    Q4_CASE(groups, 1, 1) \
+    Q4_CASE(groups, 1, 2) \
+    Q4_CASE(groups, 1, 3) \
+    Q4_CASE(groups, 1, 4) \
+    Q4_CASE(groups, 1, 5) \
+    Q4_CASE(groups, 1, 6) \
+    Q4_CASE(groups, 2, 1) \
+    Q4_CASE(groups, 2, 2) \
+    Q4_CASE(groups, 2, 3)
+Q4_CASES(2)
+Q4_CASES(4)
+
+static bool q4_strip_streams(const linear_tiles *k)
+{
+    return k->n_rows * k->act->digits <= LINEAR_TILE;
+}
+
+/* As many rows as fit the registers. */
+static void q4_strip_dot(const linear_tiles *k, int groups)
+{
+    typedef void block_fn(const q4_block *b);
+    static block_fn *const fn[2][2][LINEAR_TILE + 1] = {
+        {{NULL, q4_2_1_1, q4_2_1_2, q4_2_1_3, q4_2_1_4, q4_2_1_5, q4_2_1_6},
+         {NULL, q4_2_2_1, q4_2_2_2, q4_2_2_3}},
+        {{NULL, q4_4_1_1, q4_4_1_2, q4_4_1_3, q4_4_1_4, q4_4_1_5, q4_4_1_6},
+         {NULL, q4_4_2_1, q4_4_2_2, q4_4_2_3}}};
+    const oct_act_layout *l = k->act;
+    const int64_t n_steps = linear_steps(k);
+    const int64_t index_bytes = OCT_PANEL * n_steps * groups, block_steps = l->block / OCT_Q4_STEP;
+    q4_block b = {
+        .k = k, .n_steps = n_steps, .at = k->group * l->group_blocks + k->start / l->block};
+    for (int64_t i = 0; i < index_bytes; i += 64)
+        q4_fetch(k, k->weights + i);
+    for (; b.first < n_steps; b.first = b.end, b.at++) {
+        b.end = b.first + block_steps < n_steps ? b.first + block_steps : n_steps;
+        fn[groups == 4][l->digits - 1][k->n_rows](&b);
     }
 }
 

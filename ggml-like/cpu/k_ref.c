@@ -7,6 +7,7 @@
 
 #include "f16.h"
 #include "kernels.h"
+#include "q4.h"
 #include "q8.h"
 
 #define OCT_KERNEL_SLOT(slot) oct_k_##slot##_fn oct_k_##slot##__ref;
@@ -19,41 +20,73 @@ void oct_k_act_quantise__ref(const oct_act_layout *l, const float *x, void *row)
     memcpy(row, x, (size_t)l->n_in * sizeof *x);
 }
 
-enum { ROWS = 8 }; /* activation rows that share the widening of a quad */
+enum { ROWS = 8 }; /* activation rows that share the widening of weights */
 
-/* sum[r][lane] += the products of one quad; n inputs of it are used, x[r] points at the first. */
-static void quad_ref(const uint8_t *quad, const float *scale, int64_t n, const float *const *x,
-                     int64_t n_rows, double (*sum)[OCT_PANEL])
+/* The integers of a group's input i, from its bytes in a panel. */
+typedef void weights_fn(const oct_weight_layout *w, const uint8_t *group, int64_t i,
+                        int q[OCT_PANEL]);
+
+static void weights_q8(const oct_weight_layout *w, const uint8_t *group, int64_t i,
+                       int q[OCT_PANEL])
 {
-    for (int64_t k = 0; k < n; k++) {
-        double w[OCT_PANEL];
-        for (int lane = 0; lane < OCT_PANEL; lane++)
-            w[lane] = (double)((float)(quad[lane * OCT_QUAD + k] - 128) * scale[lane]);
-        for (int64_t r = 0; r < n_rows; r++) {
-            double xk = (double)x[r][k];
-            for (int lane = 0; lane < OCT_PANEL; lane++)
-                sum[r][lane] += xk * w[lane];
-        }
+    const uint8_t *quad = group + i / OCT_QUAD * OCT_Q8_QUAD_BYTES;
+    (void)w;
+    for (int lane = 0; lane < OCT_PANEL; lane++)
+        q[lane] = quad[lane * OCT_QUAD + i % OCT_QUAD] - 128;
+}
+
+static void weights_q4(const oct_weight_layout *w, const uint8_t *group, int64_t i, int groups,
+                       int q[OCT_PANEL])
+{
+    const int64_t strip = i / OCT_Q4_STRIP, in_strip = i % OCT_Q4_STRIP;
+    const int64_t left = w->group_in - strip * OCT_Q4_STRIP;
+    const int64_t inputs = left < OCT_Q4_STRIP ? left : OCT_Q4_STRIP;
+    const int64_t steps = (inputs + OCT_Q4_STEP - 1) / OCT_Q4_STEP;
+    const uint8_t *index = group + strip * oct_q4_strip_bytes(OCT_Q4_STRIP, groups);
+    const uint8_t *nibbles = index + OCT_PANEL * steps * groups;
+    for (int lane = 0; lane < OCT_PANEL; lane++) {
+        const int64_t pair = lane / 16 * 8 + lane % 8, second = lane / 8 % 2;
+        const int table =
+            index[(2 * pair + second) * steps * groups + in_strip * groups / OCT_Q4_STEP];
+        const int both = nibbles[pair * steps * OCT_Q4_STEP + in_strip];
+        q[lane] = oct_q4_table[table][second ? both >> 4 : both & 15] - 128;
     }
 }
 
-static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows)
+static void weights_q4g32(const oct_weight_layout *w, const uint8_t *group, int64_t i,
+                          int q[OCT_PANEL])
 {
-    const oct_weight_layout *w = a->w;
-    const uint8_t *quad = a->panel;
+    weights_q4(w, group, i, 2, q);
+}
+
+static void weights_q4g16(const oct_weight_layout *w, const uint8_t *group, int64_t i,
+                          int q[OCT_PANEL])
+{
+    weights_q4(w, group, i, 4, q);
+}
+
+static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows,
+                     weights_fn *weights)
+{
+    const oct_weight_layout *l = a->w;
     double sum[ROWS][OCT_PANEL] = {{0}};
-    for (int64_t g = 0; g < w->unit_groups; g++) {
+    for (int64_t g = 0; g < l->unit_groups; g++) {
+        const uint8_t *group = a->panel + (size_t)g * l->group_bytes;
+        const int64_t first_in = (a->first_group + g) * l->group_in;
         float scale[OCT_PANEL];
         for (int lane = 0; lane < OCT_PANEL; lane++)
             scale[lane] = oct_f32_of_bf16(a->scales[g * OCT_PANEL + lane]);
-        for (int64_t i = 0; i < w->group_in; i += OCT_QUAD) {
-            int64_t n = w->group_in - i < OCT_QUAD ? w->group_in - i : OCT_QUAD;
-            const float *x[ROWS];
-            for (int64_t r = 0; r < n_rows; r++)
-                x[r] =
-                    (const float *)a->rows[first_row + r] + (a->first_group + g) * w->group_in + i;
-            quad_ref(quad, scale, n, x, n_rows, sum);
-            quad += OCT_Q8_QUAD_BYTES;
+        for (int64_t i = 0; i < l->group_in; i++) {
+            int q[OCT_PANEL];
+            double w[OCT_PANEL];
+            weights(l, group, i, q);
+            for (int lane = 0; lane < OCT_PANEL; lane++)
+                w[lane] = (double)((float)q[lane] * scale[lane]);
+            for (int64_t r = 0; r < n_rows; r++) {
+                double x = (double)((const float *)a->rows[first_row + r])[first_in + i];
+                for (int lane = 0; lane < OCT_PANEL; lane++)
+                    sum[r][lane] += x * w[lane];
+            }
         }
     }
     for (int64_t r = 0; r < n_rows; r++)
@@ -61,14 +94,21 @@ static void rows_ref(const oct_linear_args *a, int64_t first_row, int64_t n_rows
             a->y[(first_row + r) * OCT_PANEL + lane] = (float)sum[r][lane];
 }
 
-void oct_k_linear_q8__ref(const oct_linear_args *a)
+static void linear_ref(const oct_linear_args *a, weights_fn *weights)
 {
     for (int64_t p = 0; p < a->n_panels; p++) {
         const oct_linear_args one = oct_linear_panel(a, p);
         for (int64_t r = 0; r < a->n_rows; r += ROWS)
-            rows_ref(&one, r, a->n_rows - r < ROWS ? a->n_rows - r : ROWS);
+            rows_ref(&one, r, a->n_rows - r < ROWS ? a->n_rows - r : ROWS, weights);
     }
 }
+
+#define OCT_WEIGHT_TYPE(NAME, name, number, digits)           \
+    void oct_k_linear_##name##__ref(const oct_linear_args *a) \
+    {                                                         \
+        linear_ref(a, weights_##name);                        \
+    }
+#include "weight_types.inc"
 
 /* ---- attention ---- */
 
@@ -154,6 +194,12 @@ void oct_k_gelu_mul__ref(const float *gate, const float *up, int64_t n, float *y
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = oct_geluf(gate[i]) * up[i];
+}
+
+void oct_k_softmax_weights__ref(const float *x, int64_t n, float max, float temperature, float *w)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = oct_expf((x[i] - max) / temperature);
 }
 
 void oct_k_rope__ref(float *x, const float *cos, const float *sin, int64_t n)

@@ -65,7 +65,7 @@ const oct_kernels oct_kernel_rows[] = {
         .name = "amx",
         .needs = NEEDS_AMX,
         .preference = 60,
-        .panels = 4,
+        .panels = 8,
         .chunk = 2048,
         .probes = &oct_probes__amx,
 #define OCT_KERNEL_SLOT(slot) .slot = oct_k_##slot##__avx512,
@@ -105,19 +105,24 @@ static void list_names(const oct_kernels *rows, int n, oct_isa have, char out[NA
                 (size_t)snprintf(out + used, NAMES - used, "%s%s", used ? ", " : "", rows[i].name);
 }
 
+static const oct_kernels *best_of(const oct_kernels *rows, int n, oct_isa have)
+{
+    const oct_kernels *best = NULL;
+    for (int i = 0; i < n; i++)
+        if (runs(&rows[i], have) && (!best || rows[i].preference > best->preference))
+            best = &rows[i];
+    return best;
+}
+
 oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_isa have, const char *source,
                             const char *name, const oct_kernels **row, oct_error *err)
 {
     char names[NAMES], missing[OCT_ISA_NAMES];
-    const oct_kernels *best = NULL, *found;
     if (!name || !*name) {
-        for (int i = 0; i < n; i++)
-            if (runs(&rows[i], have) && (!best || rows[i].preference > best->preference))
-                best = &rows[i];
-        *row = best;
+        *row = best_of(rows, n, have);
         return OCT_OK;
     }
-    found = find(rows, n, name);
+    const oct_kernels *found = find(rows, n, name);
     if (!found) {
         list_names(rows, n, ~(oct_isa)0, names);
         return oct_fail(err, OCT_ERR_ARG, "%s: '%s', expected one of %s", source, name, names);
@@ -140,6 +145,11 @@ const oct_kernels *oct_kernels_find(const char *name)
 bool oct_kernels_usable(const oct_kernels *row)
 {
     return runs(row, oct_isa_detect());
+}
+
+const oct_kernels *oct_kernels_best(void)
+{
+    return best_of(oct_kernel_rows, oct_n_kernel_rows, oct_isa_detect());
 }
 
 oct_status oct_kernels_choose(const char *name, oct_isa have, const oct_kernels **row,

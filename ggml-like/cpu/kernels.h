@@ -125,6 +125,9 @@ typedef void oct_k_add_fn(const float *a, const float *b, int64_t n, float *y);
  * V). Values beyond the type's largest finite one saturate; returns how many did (NaN is kept). */
 typedef int64_t oct_k_kv_store_fn(const float *x, int64_t n, oct_kv_type type, void *dst,
                                   int64_t dst_stride);
+/* w[i] = oct_expf((x[i] - max) / temperature), temperature > 0; w may be x. */
+typedef void oct_k_softmax_weights_fn(const float *x, int64_t n, float max, float temperature,
+                                      float *w);
 
 typedef struct oct_kernels {
     const char *name;
@@ -158,6 +161,10 @@ const oct_kernels *oct_kernels_find(const char *name);
 /* Whether this CPU can run a row. */
 bool oct_kernels_usable(const oct_kernels *row);
 
+/* The most preferred row that this CPU can run, whatever the environment says: for what has the
+ * same bits in all of them. Thread-safe. */
+const oct_kernels *oct_kernels_best(void);
+
 /* The row to compute with on a CPU that has `have`: the one called `name`; if name is NULL, the one
  * that the environment's OCTET_ISA names; without that, the most preferred that the CPU can run.
  * OCT_ERR_ARG: no such row; OCT_ERR_UNSUPPORTED: the CPU cannot run it; the message names what it
@@ -175,8 +182,6 @@ OCT_MUST_CHECK oct_status oct_kernels_pick(const oct_kernels *rows, int n, oct_i
  * vector versions are the same operations, lane by lane). The largest errors that are stated here
  * are tested. NaN gives NaN. The steps are in oct_math.h. */
 float oct_expf(float x); /* <= 3 ulp on [-87, 88]; 0 below, Inf above */
-/* w[i] = oct_expf((x[i] - max) / temperature), the same bits; no x above max, temperature > 0. */
-void oct_softmax_weights(const float *x, int64_t n, float max, float temperature, float *w);
 /* sum of exp(x[i] - max), no x above max, in double and 8 lanes; relative error < 1e-13. */
 double oct_exp_sum(const float *x, int64_t n, float max);
 /* exp(cap tanh(x / 2) - cap), cap in (0, 40]; relative error <= 2^-16. */

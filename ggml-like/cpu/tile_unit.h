@@ -26,6 +26,12 @@ typedef struct tile_config {
                      :                                                \
                      : "r"((const void *)(p)), "r"((int64_t)(stride)) \
                      : "memory")
+/* The same of what should not push other lines out of L1. */
+#define tile_load_once(n, p, stride)                                  \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #n                \
+                     :                                                \
+                     : "r"((const void *)(p)), "r"((int64_t)(stride)) \
+                     : "memory")
 #define tile_store(n, p, stride)                                \
     __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)"        \
                      :                                          \

@@ -467,12 +467,21 @@ V_INLINE void v_exp_core(int n, v16 *x)
     V_EACH (i, n)
         x[i] = v_mul(p[i], v_of_bits(vi_shl(vi_of_bits(k[i]), 23)));
 }
+V_INLINE void v_exps(int n, v16 *x)
+{
+    v16 y[4];
+    V_EACH (i, n)
+        y[i] = x[i];
+    v_exp_core(n, y);
+    V_EACH (i, n)
+        y[i] = v_select(v_lt(x[i], v_set1(OCT_EXP_MIN)), v_zero(), y[i]);
+    V_EACH (i, n)
+        x[i] = v_select(v_gt(x[i], v_set1(OCT_EXP_MAX)), v_of_bits(vi_set1(0x7f800000)), y[i]);
+}
 V_INLINE v16 v_exp(v16 x)
 {
-    v16 y = x;
-    v_exp_core(1, &y);
-    y = v_select(v_lt(x, v_set1(OCT_EXP_MIN)), v_zero(), y);
-    return v_select(v_gt(x, v_set1(OCT_EXP_MAX)), v_of_bits(vi_set1(0x7f800000)), y);
+    v_exps(1, &x);
+    return x;
 }
 V_INLINE void v_softcap_exp(int n, v16 *x, v16 two_cap)
 {

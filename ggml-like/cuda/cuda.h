@@ -17,6 +17,9 @@ typedef struct oct_cuda_numbers {
 
 extern const oct_backend_kind oct_cuda_kind; /* its numbers: oct_cuda_numbers */
 
+/* What a session may take of total and free bytes: a reserve is left. Pure. */
+uint64_t oct_gpu_budget(const oct_gpu *g);
+
 /* For rank `local` of the n_local on a machine: leaves it the budgets of its GPUs. With more ranks
  * than GPUs some share one, evenly. */
 void oct_gpus_divide(oct_gpus *g, int local, int n_local);

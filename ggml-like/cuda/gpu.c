@@ -55,16 +55,20 @@ static int read_gpu(const oct_cuda_api *api, int i, oct_gpu *g)
     return read_memory(api, device, g);
 }
 
+uint64_t oct_gpu_budget(const oct_gpu *g)
+{
+    uint64_t reserve = g->total / RESERVE_PART;
+    reserve = reserve < RESERVE_BYTES ? reserve : RESERVE_BYTES;
+    return g->free > reserve ? g->free - reserve : 0;
+}
+
 static void describe(const oct_cuda_api *api, int i, oct_gpu *g)
 {
     oct_error e = {0};
     if (oct_cuda_status(api, read_gpu(api, i, g), "cannot be used", &e) != OCT_OK)
         snprintf(g->why, sizeof g->why, "%.*s", (int)sizeof g->why - 1, e.text);
-    if (g->why[0])
-        return;
-    uint64_t reserve = g->total / RESERVE_PART;
-    reserve = reserve < RESERVE_BYTES ? reserve : RESERVE_BYTES;
-    g->budget = g->free > reserve ? g->free - reserve : 0;
+    if (!g->why[0])
+        g->budget = oct_gpu_budget(g);
 }
 
 void oct_gpus_get(oct_gpus *out)

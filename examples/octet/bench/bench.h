@@ -122,9 +122,6 @@ double oct_bench_passes(const oct_bench_rig *r);
 OCT_MUST_CHECK oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd,
                                               oct_error *err);
 
-/* A model of Grok-1's shape without weights, for predictions. */
-OCT_MUST_CHECK oct_status oct_bench_grok1(oct_model **m, oct_error *err);
-
 /* Predicts tokens per second for b->simulate and prints them; an exit code. -1: nothing is printed,
  * because the rate at which a node reads is needed: measured, bytes per second, 0: not yet. The
  * shape is that of b->model; of Grok-1 if there is none or a synthetic one. */

@@ -108,28 +108,6 @@ static oct_status start(run_state *s, oct_error *err)
     return OCT_OK;
 }
 
-/* Multiply-accumulates with weights, per row, in the four matrices of a layer. Attention itself,
- * router and norms are left out: they count as time, not as work. */
-static double layer_macs(const oct_model_info *c, bool after_kv)
-{
-    double d = (double)c->d_model, p = (double)c->head_dim;
-    double q = (double)c->n_q_heads, kv = (double)c->n_kv_heads;
-    if (!after_kv)
-        return d * p * (q + 2 * kv);
-    return d * p * q + (double)c->n_experts_used * 3 * d * (double)c->d_ff;
-}
-
-/* Needed multiplications and additions for n rows of which n_out logits are wanted: in the last
- * layer only those go on once keys and values are stored. */
-static double needed_ops(const oct_bench *b, double n, double n_out)
-{
-    const oct_model_info *c = oct_model_get_info(b->model);
-    double layers = (double)c->n_layers;
-    return 2 *
-           (layers * n * layer_macs(c, false) + ((layers - 1) * n + n_out) * layer_macs(c, true) +
-            n_out * (double)c->n_vocab * (double)c->d_model);
-}
-
 static void divide(const oct_comm_stats *from, oct_bench_run *run)
 {
     const oct_comm_stats to = oct_job_stats(oct_ranks_job());
@@ -158,7 +136,7 @@ static oct_status prefill_once(void *ctx, oct_bench_run *run, oct_error *err)
     /* Keys and values once a layer, however often the kernels come back to them. */
     run->bytes = (double)(after.bytes_read - after.kv_read - before.bytes_read + before.kv_read) +
                  (double)oct_measure_kv_bytes(s->session) * (double)(s->depth + s->n);
-    run->ops = needed_ops(b, n, 1) * oct_bench_passes(s->rig);
+    run->ops = oct_predict_ops(b->model, n, 1) * oct_bench_passes(s->rig);
     return OCT_OK;
 }
 
@@ -221,7 +199,7 @@ static oct_status decode_once(void *ctx, oct_bench_run *run, oct_error *err)
     oct_session_get_stats(s->session, &after);
     run->tokens = (double)(s->n_timed * s->batch);
     run->bytes = (double)(after.bytes_read - before.bytes_read);
-    run->ops = needed_ops(b, run->tokens, run->tokens) * oct_bench_passes(s->rig);
+    run->ops = oct_predict_ops(b->model, run->tokens, run->tokens) * oct_bench_passes(s->rig);
     return OCT_OK;
 }
 

@@ -1,6 +1,6 @@
 /* bench_simulate.c: tokens per second of a cluster that is not there, from the speed of one machine
  * and two numbers of its network. A token takes as long as the slowest rank reads, at the rate at
- * which a machine reads while it decodes, and the exchange on top: see oct_predict_token. */
+ * which a machine reads while it decodes, and the exchange on top: see oct_predict_step. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ static bool parse(const char *text, cluster *n)
 }
 
 /* one: seconds of one node. */
-static json_t *row_of(const oct_token_cost *k, double compute, double one, int nodes,
+static json_t *row_of(const oct_step_cost *k, double compute, double one, int nodes,
                       oct_shard_layout layout)
 {
     double seconds = compute + k->exchange;
@@ -51,12 +51,13 @@ static oct_status simulate(const oct_model *m, const cluster *n, double depth, o
                            json_t *rows, oct_error *err)
 {
     double one = 0;
+    const oct_step_shape step = {1, 1, depth, kv};
     for (int size = 1; size <= n->nodes;
          size = size < n->nodes && 2 * size > n->nodes ? n->nodes : 2 * size)
         for (int k = 0; k < (size == 1 ? 1 : OCT_SHARD_LAYOUTS); k++) {
-            oct_token_cost cost;
+            oct_step_cost cost;
             const char *wrong =
-                oct_predict_token(m, (oct_shard_layout)k, size, depth, kv, &n->net, &cost);
+                oct_predict_step(m, (oct_shard_layout)k, size, &step, &n->net, &cost);
             if (wrong && size == n->nodes)
                 return oct_fail(err, OCT_ERR_ARG, "bench: %d nodes: %s", size, wrong);
             if (wrong)
@@ -120,7 +121,7 @@ int oct_bench_simulate(const oct_bench *b, double measured)
 {
     cluster n = {0};
     oct_error err = {0};
-    oct_model *m;
+    oct_outline grok1;
     if (!parse(b->simulate, &n)) {
         oct_cli_error("bench: --simulate '%s', expected NODES,LATENCY_US,GBYTE_PER_S, and perhaps "
                       ",READ_GBYTE_PER_S",
@@ -132,9 +133,9 @@ int oct_bench_simulate(const oct_bench *b, double measured)
         return -1;
     if (b->model && !b->synthetic)
         return predict(b, b->model, &n);
-    if (oct_bench_grok1(&m, &err) != OCT_OK)
+    if (oct_outline_open("grok-1", NULL, &grok1, &err) != OCT_OK)
         return oct_cli_fail(&err);
-    int code = predict(b, m, &n);
-    oct_model_close(m);
+    int code = predict(b, grok1.model, &n);
+    oct_outline_close(&grok1);
     return code;
 }

@@ -58,18 +58,3 @@ oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd, oct_
     oct_cli_temp_file(NULL);
     return s;
 }
-
-oct_status oct_bench_grok1(oct_model **m, oct_error *err)
-{
-    char path[64];
-    const oct_synthetic_params p = {.hollow = true,
-                                    .fd = memfd_create("octet-grok-1", MFD_CLOEXEC)};
-    if (p.fd < 0)
-        return oct_fail(err, OCT_ERR_IO, "cannot make a file in memory: %s", strerror(errno));
-    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
-    oct_status s = oct_synthetic_write(&p, err);
-    if (s == OCT_OK)
-        s = oct_model_open(path, m, err);
-    close(p.fd);
-    return s;
-}

@@ -1,0 +1,63 @@
+#!/bin/bash
+# Each command with a call that fails: see fault_run.c. Arguments: fault_run, fault_shim.so, and how many
+# numbers of each call are tried (or "all").
+set -u
+fault_run=$1 shim=$2 most=$3
+octet=$OCT_TEST_OCTET
+model=$OCT_TEST_MODELS/tiny-grok.gguf
+odd=$OCT_TEST_MODELS/odd.gguf
+work=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) # syncing a disk would take most of the time
+trap 'cd /; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+if [ "$OCT_TEST_SANITIZE" = 1 ]; then
+    echo "SKIPPED: the sanitizer has an allocator of its own; test_refused is for it"
+    exit 77
+fi
+seq 5 12 >ids
+head -c 300 "$OCT_TEST_SOURCE/README.md" >text
+fails=0
+try()
+{
+    local name=$1
+    shift
+    "$fault_run" "$shim" "$most" "$name" "$octet" "$@" || fails=1
+}
+try info info -m "$odd"
+try verify info --verify -m "$odd"
+try run run -m "$model" -p "In the" -n 3 --temp 0 -t 2
+try owned run -m "$model" -p "In the" -n 2 --temp 0 --weights owned -t 2
+try ppl ppl -m "$model" -f "$work/text" -t 1
+try logits logits -m "$odd" --ids "$work/ids" -o out -t 2
+try convert convert "$OCT_TEST_DATA/models/odd" -o out --no-tokenizer -t 2
+try slice slice -m "$odd" --rank 0/2 -o out
+try export export --q8_0 "$model" -o out
+
+# Files that fail while they are mapped: a line with their name, nothing left.
+cut()
+{
+    local what=$1 call=$2
+    shift 2
+    cp "$model" cut.gguf
+    rm -f out*
+    OCT_FAULT="$call cut:$work/cut.gguf" LD_PRELOAD=$shim "$octet" "$@" >stdout 2>err
+    local code=$?
+    if [ $code != 1 ] || ! grep -q '^octet: .*cut.gguf: .*shorter' err || ls out* >/dev/null 2>&1; then
+        echo "a model that becomes shorter, $what: exit code $code, $(cat err), left: $(ls out* 2>/dev/null)"
+        fails=1
+    fi
+}
+cut logits "fallocate 1" logits -m cut.gguf --ids ids -o out.npy
+cut slice "fallocate 1" slice -m cut.gguf --rank 0/2 -o out.gguf
+cut slice "pwrite 3" slice -m cut.gguf --rank 0/2 -o out.gguf
+cut export "pwrite 9" export --q8_0 cut.gguf -o out.gguf
+cut run "thread 1" run -m cut.gguf -p And -n 3 -t 2
+
+# File systems that cannot map shared (ENODEV), and those that cannot map files at all.
+want=$("$octet" run -m "$model" -p And -n 3 --temp 0 2>/dev/null)
+got=$(OCT_FAULT="map-shared 1 19" LD_PRELOAD=$shim "$octet" run -m "$model" -p And -n 3 --temp 0 2>err)
+[ "$got" = "$want" ] || { echo "no shared mappings: '$got', $(cat err)"; fails=1; }
+got=$(OCT_FAULT="map-file 1 19" LD_PRELOAD=$shim "$octet" run -m "$model" -p And -n 3 --temp 0 2>err)
+[ "$got" = "$want" ] || { echo "no mappings of files: '$got', $(cat err)"; fails=1; }
+OCT_FAULT="map-file 1 19" LD_PRELOAD=$shim "$octet" convert "$OCT_TEST_TINY" -o out.gguf 2>err &&
+    cmp out.gguf "$model" || { echo "convert without mappings: $(cat err)"; fails=1; }
+exit $fails

@@ -1,0 +1,48 @@
+#!/bin/bash
+# `octet serve` over ranks: one that is killed ends every stream with an error and the job with a code
+# other than 0; what is shipped to run it under systemd and Slurm is well-formed.
+set -u
+bash -n "$OCT_TEST_SOURCE/examples/octet.sbatch" || exit 1
+if command -v systemd-analyze >/dev/null; then
+    unit=$(mktemp -d)
+    sed 's:/usr/local/bin/octet:/bin/true:' "$OCT_TEST_SOURCE/examples/octet.service" >"$unit/octet.service"
+    said=$(systemd-analyze verify "$unit/octet.service" 2>&1 | grep 'octet\.service')
+    rm -r "$unit"
+    [ -z "$said" ] || { echo "serve_ranks: FAILED: octet.service: $said"; exit 1; }
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/mpi_rig.sh"
+command -v curl >/dev/null || skip "no curl"
+
+mpirun -n 2 --oversubscribe "$octet" serve -m "$models/tiny-grok.gguf" --port 0 -t 1 --chunk 1 \
+    >/dev/null 2>"$work/err" &
+job=$!
+for _ in $(seq 600); do
+    url=$(sed -n 's/^listening at //p' "$work/err")
+    [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
+    sleep 0.1
+done
+ask='{"prompt":"x","max_tokens":900,"ignore_eos":true,"stream":true}'
+for i in 1 2 3; do
+    curl -sN "$url/v1/completions" -d "$ask" >"$work/stream$i" &
+    streams[i]=$!
+done
+for _ in $(seq 300); do
+    [ "$(cat "$work"/stream? | grep -c '"text"')" -gt 10 ] && break
+    sleep 0.02
+done
+find_ranks 2 || bad "no two ranks"
+kill -KILL "${pid[1]}"
+start=$(date +%s%N)
+wait $job
+code=$?
+[ $code -ne 0 ] || bad "a lost rank ends the job with 0"
+[ $((($(date +%s%N) - start) / 1000000000)) -lt 60 ] || bad "a lost rank ends the job after a minute"
+for i in 1 2 3; do
+    wait "${streams[i]}"
+    grep -q '^data: {"error":' "$work/stream$i" || bad "stream $i ends without an error: $(tail -c 200 "$work/stream$i")"
+    ! grep -q 'DONE' "$work/stream$i" || bad "stream $i was complete: the test proves nothing"
+done
+[ $fails = 0 ] && say "serve_ranks: a lost rank is told to every stream; exit code $code"
+[ $fails = 0 ]
