@@ -109,7 +109,7 @@ static oct_status measure_rates(oct_session *s, const oct_gpus *gpus, oct_error 
         return OCT_OK;
     OCT_TRY(oct_rank_measure(oct_comm_local(), 1, s->p.cpu.n_threads, s->p.cpu.k, &pace, err));
     rates.read = pace.read;
-    rates.host_ops = kernel_share * oct_probe_peak(oct_measure_team(s), peak, 0.01) /
+    rates.host_ops = kernel_share * oct_probe_peak(oct_session_team(s), peak, 0.01) /
                      (s->p.graph.digits == 2 ? peak->passes16 : 1);
     s->runner.rates = rates;
     return OCT_OK;

@@ -139,14 +139,15 @@ static oct_status cuda_download(oct_backend *b, void *to, const void *from, size
     return status;
 }
 
+/* Also behind an error: then nothing is under way. */
 static oct_status cuda_wait(oct_backend *b, oct_error *err)
 {
     oct_cuda *c = cuda_of(b);
-    OCT_TRY(oct_cuda_streamer_join(c, err));
+    oct_status status = oct_cuda_streamer_join(c, err);
     OCT_TRY(enter(c, err));
-    oct_status status = oct_cuda_check(c, c->api->stream_sync(c->stream), "computing", err);
+    const int result = c->api->stream_sync(c->stream);
     leave(c);
-    return status;
+    return status == OCT_OK ? oct_cuda_check(c, result, "computing", err) : status;
 }
 
 /* Without it the driver copies by way of memory of its own. */
@@ -310,7 +311,7 @@ static void cuda_free(oct_backend *b)
     oct_cuda *c = cuda_of(b);
     const bool entered = c->context && enter(c, NULL) == OCT_OK;
     if (c->streamer)
-        oct_cuda_streamer_free(c);
+        oct_cuda_streamer_free(c, entered);
     if (entered) {
         if (c->stream)
             (void)c->api->stream_free(c->stream);

@@ -82,7 +82,8 @@ OCT_MUST_CHECK oct_status oct_cuda_stream_begin(oct_backend *b, const oct_plan *
                                                 oct_error *err);
 OCT_MUST_CHECK oct_status oct_cuda_streamer_join(oct_cuda *c, oct_error *err);
 OCT_MUST_CHECK oct_status oct_cuda_streamer_open(oct_cuda *c, oct_error *err);
-void oct_cuda_streamer_free(oct_cuda *c);
+/* entered: the context is current; else what is left ends with it. */
+void oct_cuda_streamer_free(oct_cuda *c, bool entered);
 
 typedef oct_status oct_cuda_op_fn(oct_cuda_run *c, const oct_step *s, oct_error *err);
 extern oct_cuda_op_fn *const oct_cuda_ops[OCT_OP_COUNT];
