@@ -75,8 +75,8 @@ struct oct_backend {
     oct_status (*run)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int first,
                       int end, oct_run *r, oct_error *err);
     /* Begins step `step` (streamed) for the experts of r->elsewhere, with weights of the host, and
-     * returns: the host's threads are free meanwhile. Any call of this backend but free comes behind
-     * it. NULL: see stream_bytes. */
+     * returns: the host's threads are free meanwhile. Any call of this backend but free comes
+     * behind it. NULL: see stream_bytes. */
     oct_status (*stream)(oct_backend *b, const struct oct_plan *p, unsigned char *buffer, int step,
                          oct_run *r, oct_error *err);
     void (*free)(oct_backend *b);

@@ -66,8 +66,8 @@ typedef struct oct_gpu_speed {
 OCT_API OCT_MUST_CHECK oct_status oct_gpu_measure(const oct_gpu *g, oct_gpu_speed *out,
                                                   oct_error *err);
 
-/* "GPU 0 (name): attention of 64 layers, head, experts of 3 of 64 layers; weights 6.4 GiB, ..." into
- * out; returns out. */
+/* "GPU 0 (name): attention of 64 layers, head, experts of 3 of 64 layers; weights 6.4 GiB, ..."
+ * into out; returns out. */
 OCT_API const char *oct_gpu_share_text(const oct_gpus *g, const oct_gpu_share *s,
                                        char out[OCT_GPU_LINE]);
 /* Lowers budgets to what is allowed. Pure. */

@@ -1,6 +1,6 @@
 /* test_gpu_stream.c: experts that are brought to a GPU while they compute, on the fake driver that
- * this program is linked with. However a layer is divided between host and GPU, logits have the bits
- * of the host alone; and the division is the one that ends first. */
+ * this program is linked with. However a layer is divided between host and GPU, logits have the
+ * bits of the host alone; and the division is the one that ends first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static float *logits_of(const oct_gpus *gpus, const oct_stream_rates *rates, uin
     oct_session *s;
     oct_session_stats st;
     uint8_t want[TOKENS];
-    const oct_session_params p = {.n_threads = 2, .chunk = CHUNK, .gpus = gpus, .n_ctx = TOKENS};
+    const oct_session_params p = {.n_threads = 1, .chunk = CHUNK, .gpus = gpus, .n_ctx = TOKENS};
     float *logits = calloc(TOKENS, (size_t)model->config.n_vocab * sizeof *logits);
     memset(want, 1, sizeof want);
     if (oct_session_new(model, &p, &s, &err) != OCT_OK)
@@ -134,7 +134,7 @@ static void test_failing(void **state)
     oct_error err = {0};
     oct_session *s;
     const size_t bytes = (size_t)model->config.n_vocab * sizeof(float);
-    const oct_session_params p = {.n_threads = 2, .chunk = CHUNK, .gpus = &g, .n_ctx = TOKENS};
+    const oct_session_params p = {.n_threads = 1, .chunk = CHUNK, .gpus = &g, .n_ctx = TOKENS};
     float *want = calloc(1, bytes), *got = calloc(1, bytes);
     const oct_batch b = {.n = N, .token = text};
     if (oct_session_new(model, &p, &s, &err) != OCT_OK)

@@ -132,7 +132,8 @@ oct_status oct_ranks_session_new(const oct_cli_session *o, oct_model *m,
         tell_gpus(*s, p->chunk);
         return OCT_OK;
     }
-    const oct_job_session how = {o->model, oct_cli_shards(o), o->force, *oct_cli_gpu_use(), o->check};
+    const oct_job_session how = {o->model, oct_cli_shards(o), o->force, *oct_cli_gpu_use(),
+                                 o->check};
     if (o->weights == OCT_CLI_WEIGHTS_OWNED)
         return oct_fail(err, OCT_ERR_ARG, "--weights owned is of one process; ranks map parts");
     last = *p;

@@ -208,8 +208,8 @@ static bool is_elsewhere(const oct_cpu_run *c, int64_t e)
     return (c->run->elsewhere >> e & 1) != 0;
 }
 
-/* Slots of experts that other ranks or a device compute are zero, so that the sum over ranks is the one's
- * value. */
+/* Slots of experts that other ranks or a device compute are zero, so that the sum over ranks is the
+ * one's value. */
 static void clear_other_slots(const oct_cpu_run *c, const oct_node *n, const expert_temp *t)
 {
     const oct_shard *s = &c->cpu->n.shard;

@@ -1,7 +1,7 @@
 /* cuda_stream.c: experts whose weights are the host's. A thread copies them piece by piece through
  * pinned memory into one of two places on the device, in a stream of its own; the other stream
- * computes an expert as soon as it is there, while the next one is on its way. The host's own threads
- * compute other experts meanwhile. */
+ * computes an expert as soon as it is there, while the next one is on its way. The host's own
+ * threads compute other experts meanwhile. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -171,7 +171,7 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
     return OCT_OK;
 }
 
-/* ---- GPUs -------------------------------------------------------------------------------------- */
+/* ---- GPUs ------------------------------------------------------------------------------------ */
 
 json_t *oct_bench_gpus(void)
 {
