@@ -2,6 +2,8 @@
 #ifndef OCT_CUDA_IMPL_H
 #define OCT_CUDA_IMPL_H
 
+#include <sys/types.h>
+
 #include "cuda.h"
 #include "cuda_driver.h"
 #include "kernels_cuda.h"
@@ -25,6 +27,7 @@ typedef struct oct_cuda {
     oct_cuda_numbers n;
     const oct_cuda_api *api;
     oct_cuda_context context; /* NULL: not retained */
+    pid_t process;            /* that has the context and the threads; one forked off has neither */
     oct_cuda_stream stream;
     oct_cuda_module module;
     oct_cuda_function function[OCT_CUDA_N_ENTRIES];

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda_impl.h"
 
@@ -285,7 +286,7 @@ void oct_cuda_streamer_free(oct_cuda *c, bool entered)
     oct_cuda_streamer *s = c->streamer;
     oct_cuda_event *const events[] = {&s->begun,    &s->filled[0], &s->filled[1], &s->freed[0],
                                       &s->freed[1], &s->sent[0],   &s->sent[1]};
-    if (s->started) {
+    if (s->started && c->process == getpid()) {
         pthread_mutex_lock(&s->lock);
         s->quit = true;
         pthread_cond_broadcast(&s->changed);
@@ -303,8 +304,10 @@ void oct_cuda_streamer_free(oct_cuda *c, bool entered)
         if (!s->pinned[i])
             free(s->piece[i]);
     }
-    pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->changed);
+    if (c->process == getpid()) { /* else they may look as if somebody waited */
+        pthread_mutex_destroy(&s->lock);
+        pthread_cond_destroy(&s->changed);
+    }
     free(s);
     c->streamer = NULL;
 }
