@@ -261,18 +261,17 @@ static oct_status estimate_on(const oct_model *m, const oct_session_params *p,
     oct_session_plan s;
     oct_status status = oct_session_plan_make(m, p, machine, NULL, room, sizeof room, &s, err);
     if (status == OCT_OK) {
-        *need =
-            (oct_session_need){.weights = s.plan.need[OCT_HOST].weights,
-                               .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
-                                     (uint64_t)s.plan.need[OCT_HOST].kv_layers *
-                                     (uint64_t)s.kv.n_pages,
-                               .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
-                               .chunk = s.chunk,
-                               .n_threads = s.cpu.n_threads,
-                               .n_domains = s.cpu.n_domains,
-                               .isa = s.cpu.k->name,
-                               .threads_why = s.threads_why,
-                               .n_gpus = s.gpus.n};
+        *need = (oct_session_need){
+            .weights = s.plan.need[OCT_HOST].weights,
+            .kv = s.kv.page_bytes / (uint64_t)s.kv.n_layers *
+                  (uint64_t)s.plan.need[OCT_HOST].kv_layers * (uint64_t)s.kv.n_pages,
+            .buffers = s.plan.need[OCT_HOST].buffer + oct_session_rope_bytes(&s),
+            .chunk = s.chunk,
+            .n_threads = s.cpu.n_threads,
+            .n_domains = s.cpu.n_domains,
+            .isa = s.cpu.k->name,
+            .threads_why = s.threads_why,
+            .n_gpus = s.gpus.n};
         memcpy(need->gpu, s.gpus.share, sizeof need->gpu);
     }
     oct_session_plan_free(&s);
