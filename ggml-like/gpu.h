@@ -57,8 +57,17 @@ typedef struct oct_gpu_share {
 /* Asks the driver, which is loaded if there is one. A process that computes on none needs no other
  * call; nothing can fail but what out->why then says. Thread-safe. */
 OCT_API void oct_gpus_get(oct_gpus *out);
-/* "GPU 0 (name): attention of 64 layers, head, experts of 3 of 64 layers; weights 6.4 GiB, ..." into
- * out; returns out. */
+/* What a GPU does at best: bytes per second from its own memory and from pinned memory of the host;
+ * operations per second of int8 tensor cores (a multiplication and an addition are two). */
+typedef struct oct_gpu_speed {
+    double read, link, peak;
+} oct_gpu_speed;
+/* Measures it for some milliseconds. OCT_ERR_DEVICE, OCT_ERR_MEMORY: it cannot. */
+OCT_API OCT_MUST_CHECK oct_status oct_gpu_measure(const oct_gpu *g, oct_gpu_speed *out,
+                                                  oct_error *err);
+
+/* "GPU 0 (name): attention of 64 layers, head, experts of 3 of 64 layers; weights 6.4 GiB, ..."
+ * into out; returns out. */
 OCT_API const char *oct_gpu_share_text(const oct_gpus *g, const oct_gpu_share *s,
                                        char out[OCT_GPU_LINE]);
 /* Lowers budgets to what is allowed. Pure. */

@@ -30,8 +30,8 @@ typedef struct oct_runner {
 typedef const void *oct_place_fn(const void *placement, const void *p);
 
 /* Allocates what the plan needs in every place, tells every step where its weights are and uploads
- * them where a place has a memory of its own. r->plan, comm and backend are set; the rest is zero. Frees with oct_runner_free in
- * any state. */
+ * them where a place has a memory of its own. r->plan, comm and backend are set; the rest is zero.
+ * Frees with oct_runner_free in any state. */
 OCT_MUST_CHECK oct_status oct_runner_open(oct_runner *r, oct_plan *plan, oct_place_fn *where,
                                           const void *placement, oct_error *err);
 void oct_runner_free(oct_runner *r);

@@ -1,7 +1,7 @@
 #include "stream.h"
 
-/* Seconds for a matrix pair of one expert with so many rows: moving its bytes hides computing, or the
- * other way round. */
+/* Seconds for a matrix pair of one expert with so many rows: moving its bytes hides computing, or
+ * the other way round. */
 static double seconds(const oct_node *n, int64_t rows, double byte_rate, double op_rate)
 {
     double bytes = 0, ops = 0;

@@ -180,8 +180,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_session_new(const oct_model *m, const oct_
  * not work. */
 OCT_API int oct_session_get_gpus(const oct_session *s, oct_gpu_share out[OCT_MAX_GPUS],
                                  const char **why);
-/* Tokens of a chunk from which experts of the host are streamed to GPUs, by what was measured when the
- * session was made; INT64_MAX: never. */
+/* Tokens of a chunk from which experts of the host are streamed to GPUs, by what was measured when
+ * the session was made; INT64_MAX: never. */
 OCT_API int64_t oct_session_stream_rows(const oct_session *s);
 /* NULL is fine. On rank 0 it ends oct_session_serve of the others. */
 OCT_API void oct_session_free(oct_session *s);

@@ -39,8 +39,8 @@ typedef struct oct_session_plan {
 /* Bytes on the stack in which a plan of Grok-1's 64 layers has room. */
 enum { OCT_SESSION_PLAN_ROOM = 384 << 10 };
 
-/* *s must not move afterwards: it points into itself. d NULL: the GPUs of p take what fits. room, if not NULL:
- * memory for it, so that none is asked of the system. Free in any state with
+/* *s must not move afterwards: it points into itself. d NULL: the GPUs of p take what fits. room,
+ * if not NULL: memory for it, so that none is asked of the system. Free in any state with
  * oct_session_plan_free. */
 OCT_MUST_CHECK oct_status oct_session_plan_make(const oct_model *m, const oct_session_params *p,
                                                 const oct_machine *machine, const oct_devices *d,

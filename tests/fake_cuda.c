@@ -149,6 +149,15 @@ static void read_settings(void)
     fake_order(set.order[0] ? set.order[0] : 'l', set.seed);
 }
 
+/* For programs that are linked with it: the n-th call from now fails; 0: none. */
+__attribute__((visibility("default"))) void fake_cuda_fail_in(long n);
+void fake_cuda_fail_in(long n)
+{
+    pthread_mutex_lock(&lock);
+    set.fail = n > 0 ? n_counted + n : 0;
+    pthread_mutex_unlock(&lock);
+}
+
 /* Every call begins here; non-zero: the number with which it fails. */
 static int begin(enum call c)
 {

@@ -1,6 +1,6 @@
 /* test_gpu_stream.c: experts that are brought to a GPU while they compute, on the fake driver that
- * this program is linked with. However a layer is divided between host and GPU, logits have the bits
- * of the host alone; and the division is the one that ends first. */
+ * this program is linked with. However a layer is divided between host and GPU, logits have the
+ * bits of the host alone; and the division is the one that ends first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +15,8 @@
 #include "session_impl.h"
 
 enum { TOKENS = 12, CHUNK = 8 };
+
+void fake_cuda_fail_in(long n); /* the driver's */
 
 static oct_model *model;
 static int32_t text[TOKENS];
@@ -38,7 +40,7 @@ static float *logits_of(const oct_gpus *gpus, const oct_stream_rates *rates, uin
     oct_session *s;
     oct_session_stats st;
     uint8_t want[TOKENS];
-    const oct_session_params p = {.n_threads = 2, .chunk = CHUNK, .gpus = gpus, .n_ctx = TOKENS};
+    const oct_session_params p = {.n_threads = 1, .chunk = CHUNK, .gpus = gpus, .n_ctx = TOKENS};
     float *logits = calloc(TOKENS, (size_t)model->config.n_vocab * sizeof *logits);
     memset(want, 1, sizeof want);
     if (oct_session_new(model, &p, &s, &err) != OCT_OK)
@@ -92,8 +94,8 @@ static void test_divisions(void **state)
     const oct_weight *w[2] = {&model->layers[0].gate_up, &model->layers[0].down};
     uint64_t expert = 0;
     for (int k = 0; k < 2; k++)
-        expert += (uint64_t)w[k]->layout.n_slices *
-                  (w[k]->layout.unit_bytes + w[k]->layout.scale_bytes);
+        expert +=
+            (uint64_t)w[k]->layout.n_slices * (w[k]->layout.unit_bytes + w[k]->layout.scale_bytes);
     const uint64_t layers = (uint64_t)model->config.n_layers,
                    all = 2 * layers * (uint64_t)model->config.n_experts * expert;
     float *want = logits_of(NULL, NULL, NULL);
@@ -118,6 +120,50 @@ static void test_two(void **state)
     assert_int_equal(g.n, 2);
     check(&g, "two GPUs", &(oct_stream_rates){1e9, 1e9, 1e9, 1e9}, want, 1, UINT64_MAX);
     free(want);
+    oct_model_close(model);
+}
+
+/* Any call may fail while experts are streamed: a line says so, and the session goes on. */
+static void test_failing(void **state)
+{
+    (void)state;
+    enum { N = 2 };
+    open_model("tiny-grok");
+    oct_gpus g = gpus_of(7 << 20);
+    g.gpu[1].budget = 0;
+    oct_error err = {0};
+    oct_session *s;
+    const size_t bytes = (size_t)model->config.n_vocab * sizeof(float);
+    const oct_session_params p = {.n_threads = 1, .chunk = CHUNK, .gpus = &g, .n_ctx = TOKENS};
+    float *want = calloc(1, bytes), *got = calloc(1, bytes);
+    const oct_batch b = {.n = N, .token = text};
+    if (oct_session_new(model, &p, &s, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    s->runner.rates = (oct_stream_rates){1e9, 1e9, 1e9, 1e9};
+    assert_int_equal(oct_eval(s, &b, want, &err), OCT_OK);
+    int failed = 0;
+    for (long i = 1; i < 100000; i += 60) {
+        oct_error e = {0};
+        oct_session_truncate(s, 0, 0);
+        fake_cuda_fail_in(i);
+        oct_status status = oct_eval(s, &b, got, &e);
+        fake_cuda_fail_in(0);
+        if (status == OCT_OK) {
+            if (memcmp(want, got, bytes) != 0)
+                fail_msg("call %ld: other logits", i);
+            if (failed > 3) /* behind the last call, or one that need not work */
+                break;
+            continue;
+        }
+        failed++;
+        assert_int_equal(status, OCT_ERR_DEVICE);
+        assert_non_null(strstr(e.text, "GPU 0: "));
+    }
+    printf("  %d calls failed while experts were streamed\n", failed);
+    assert_int_equal(oct_session_pos(s, 0), N);
+    oct_session_free(s);
+    free(want);
+    free(got);
     oct_model_close(model);
 }
 
@@ -169,6 +215,7 @@ int main(void)
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_divisions),
         cmocka_unit_test(test_two),
+        cmocka_unit_test(test_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,8 +16,8 @@
                    "long that this is faster [auto]")
 
 /* Reads text (NULL: auto), and for a single process asks for the GPUs. False after a message: it
- * makes no sense, or sizes are given and there is no GPU. A driver that cannot be used is warned of.
- */
+ * makes no sense, or sizes are given and there is no GPU. A driver that cannot be used is warned
+ * of. */
 bool oct_cli_gpu_parse(const char *text, const char *command);
 /* What was read; zero before. */
 const oct_gpu_use *oct_cli_gpu_use(void);

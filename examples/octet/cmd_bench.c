@@ -48,6 +48,8 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
                      "instead: predict tokens/s of N nodes, of a network's latency in\n"
                      "us and GB/s, from decoding here or the GB/s that a node reads"),
         OCT_ROW_CHOICE(0, "format", &b->format, "md|csv|json", "of the result [md]"),
+        OCT_CLI_GPU_ROW(&b->gpu),
+        OCT_CLI_GPU_STREAM_ROW(&b->gpu_stream),
         OCT_ROW_FLAG(0, "force", &b->force, "go on although memory does not suffice"),
     };
     const oct_cli cli = {
@@ -130,7 +132,8 @@ static int check(const oct_bench *b)
                          .kv = b->kv,
                          .shard = b->shard,
                          .replicate_attention = b->replicate_attention,
-                         .force = b->force};
+                         .force = b->force,
+                         .gpu_stream = b->gpu_stream};
     oct_session_params p;
     oct_cli_session_params(&o, need, max_of(&b->batches), &p);
     return oct_cli_fits(&o, b->model, &p, 0);
@@ -194,7 +197,7 @@ static int work(oct_bench *b)
     int code = check(b);
     if (code >= 0)
         return code;
-    json_t *probes = json_array();
+    json_t *probes = json_array(), *gpus = oct_bench_gpus();
     b->rows = json_array();
     oct_status s = run(b, probes, &err);
     if (s == OCT_OK && oct_ranks_job())
@@ -209,6 +212,8 @@ static int work(oct_bench *b)
     } else if (s == OCT_OK) {
         json_t *all = json_pack("{s:o, s:o, s:O, s:O}", "machine", oct_bench_machine(b), "model",
                                 model_facts(b), "probes", probes, "rows", b->rows);
+        if (json_array_size(gpus) > 0)
+            json_object_set(all, "gpus", gpus);
         if (oct_ranks_job())
             json_object_set_new(all, "pace", oct_bench_pace(b));
         code = oct_cli_json_whole(all) ? oct_bench_print(b, all) : OCT_EXIT_ERROR;
@@ -216,6 +221,7 @@ static int work(oct_bench *b)
     } else {
         code = oct_cli_fail(&err);
     }
+    json_decref(gpus);
     json_decref(probes);
     json_decref(b->rows);
     return code;
@@ -243,6 +249,8 @@ static int open_and_work(oct_bench *b)
     char path[128] = "", room[PATH_MAX];
     int fd = -1, code;
     oct_status s = OCT_OK;
+    if (!oct_cli_gpu_parse(b->gpu, "bench"))
+        return OCT_EXIT_USAGE;
     if (b->synthetic) {
         s = oct_bench_synthetic(b, path, &fd, &err);
         b->path = b->out ? b->out : path;

@@ -27,7 +27,8 @@ void oct_gpus_divide(oct_gpus *g, int local, int n_local);
 /* What it takes of the device for itself, beside what a plan says. */
 size_t oct_cuda_own_bytes(const oct_cuda_numbers *n);
 
-/* numbers: oct_cuda_numbers. OCT_ERR_DEVICE: the driver refuses; OCT_ERR_MEMORY: no memory there. */
+/* numbers: oct_cuda_numbers. OCT_ERR_DEVICE: the driver refuses; OCT_ERR_MEMORY: no memory there.
+ */
 OCT_MUST_CHECK oct_status oct_cuda_open(const void *numbers, oct_backend **out, oct_error *err);
 
 #endif

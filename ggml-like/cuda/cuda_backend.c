@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda_impl.h"
 
@@ -27,6 +28,9 @@ oct_status oct_cuda_check(const oct_cuda *c, int result, const char *what, oct_e
 /* The context is current between enter and leave, and the caller's is as it was behind them. */
 static oct_status enter(const oct_cuda *c, oct_error *err)
 {
+    if (c->process != getpid())
+        return oct_fail(err, OCT_ERR_DEVICE, "GPU %d: belongs to the process %ld", c->n.device,
+                        (long)c->process);
     return oct_cuda_check(c, c->api->context_push(c->context), "context", err);
 }
 
@@ -139,14 +143,15 @@ static oct_status cuda_download(oct_backend *b, void *to, const void *from, size
     return status;
 }
 
+/* Also behind an error: then nothing is under way. */
 static oct_status cuda_wait(oct_backend *b, oct_error *err)
 {
     oct_cuda *c = cuda_of(b);
-    OCT_TRY(oct_cuda_streamer_join(c, err));
+    oct_status status = oct_cuda_streamer_join(c, err);
     OCT_TRY(enter(c, err));
-    oct_status status = oct_cuda_check(c, c->api->stream_sync(c->stream), "computing", err);
+    const int result = c->api->stream_sync(c->stream);
     leave(c);
-    return status;
+    return status == OCT_OK ? oct_cuda_check(c, result, "computing", err) : status;
 }
 
 /* Without it the driver copies by way of memory of its own. */
@@ -310,7 +315,7 @@ static void cuda_free(oct_backend *b)
     oct_cuda *c = cuda_of(b);
     const bool entered = c->context && enter(c, NULL) == OCT_OK;
     if (c->streamer)
-        oct_cuda_streamer_free(c);
+        oct_cuda_streamer_free(c, entered);
     if (entered) {
         if (c->stream)
             (void)c->api->stream_free(c->stream);
@@ -324,7 +329,7 @@ static void cuda_free(oct_backend *b)
     }
     if (!c->inputs_pinned)
         free(c->inputs);
-    if (c->context)
+    if (c->context && c->process == getpid())
         (void)c->api->context_release(c->n.device);
     free(c->row_of);
     free(c);
@@ -405,6 +410,7 @@ oct_status oct_cuda_open(const void *numbers, oct_backend **out, oct_error *err)
                             .free = cuda_free};
     c->n = *(const oct_cuda_numbers *)numbers;
     c->api = api;
+    c->process = getpid();
     c->at = inputs_of(&c->n);
     c->row_of = malloc((size_t)c->n.n_seqs * sizeof *c->row_of);
     oct_status status =

@@ -1,5 +1,5 @@
-/* cuda_driver.h: NVIDIA's driver, found when the program runs. Nothing of CUDA is needed to build or
- * to start. Thread-safe. */
+/* cuda_driver.h: NVIDIA's driver, found when the program runs. Nothing of CUDA is needed to build
+ * or to start. Thread-safe. */
 #ifndef OCT_CUDA_DRIVER_H
 #define OCT_CUDA_DRIVER_H
 
@@ -41,12 +41,12 @@ typedef struct oct_cuda_api {
 } oct_cuda_api;
 
 /* The driver, loaded and started by the first call and never unloaded. NULL: *why (static) says in
- * one line what is missing: a driver, a device, a call that is used, or a newer one. *absent (may be
- * NULL): there is no driver or no device, which is nothing to warn of. */
+ * one line what is missing: a driver, a device, a call that is used, or a newer one. *absent (may
+ * be NULL): there is no driver or no device, which is nothing to warn of. */
 const oct_cuda_api *oct_cuda_driver(const char **why, bool *absent);
 
-/* OCT_OK for 0. Else OCT_ERR_MEMORY where memory is out, OCT_ERR_DEVICE otherwise, with what and the
- * driver's text. */
+/* OCT_OK for 0. Else OCT_ERR_MEMORY where memory is out, OCT_ERR_DEVICE otherwise, with what and
+ * the driver's text. */
 OCT_MUST_CHECK oct_status oct_cuda_status(const oct_cuda_api *api, int result, const char *what,
                                           oct_error *err);
 

@@ -2,6 +2,8 @@
 #ifndef OCT_CUDA_IMPL_H
 #define OCT_CUDA_IMPL_H
 
+#include <sys/types.h>
+
 #include "cuda.h"
 #include "cuda_driver.h"
 #include "kernels_cuda.h"
@@ -25,6 +27,7 @@ typedef struct oct_cuda {
     oct_cuda_numbers n;
     const oct_cuda_api *api;
     oct_cuda_context context; /* NULL: not retained */
+    pid_t process;            /* that has the context and the threads; one forked off has neither */
     oct_cuda_stream stream;
     oct_cuda_module module;
     oct_cuda_function function[OCT_CUDA_N_ENTRIES];
@@ -72,6 +75,9 @@ OCT_MUST_CHECK oct_status oct_cuda_quantise(oct_cuda_run *c, const float *x, uns
                                             const oct_act_layout *act, int64_t rows,
                                             const int32_t *n_used, oct_error *err);
 
+/* Bytes per second from pinned memory; 0 if it cannot be measured. A context is current. */
+double oct_cuda_measure_link(const oct_cuda_api *api);
+
 /* Streaming. Until join returns, the device's streams are the streamer's; it tells what failed. */
 size_t oct_cuda_stream_bytes(const void *numbers, const oct_node *n, int64_t rows);
 OCT_MUST_CHECK oct_status oct_cuda_stream_begin(oct_backend *b, const oct_plan *p,
@@ -79,7 +85,8 @@ OCT_MUST_CHECK oct_status oct_cuda_stream_begin(oct_backend *b, const oct_plan *
                                                 oct_error *err);
 OCT_MUST_CHECK oct_status oct_cuda_streamer_join(oct_cuda *c, oct_error *err);
 OCT_MUST_CHECK oct_status oct_cuda_streamer_open(oct_cuda *c, oct_error *err);
-void oct_cuda_streamer_free(oct_cuda *c);
+/* entered: the context is current; else what is left ends with it. */
+void oct_cuda_streamer_free(oct_cuda *c, bool entered);
 
 typedef oct_status oct_cuda_op_fn(oct_cuda_run *c, const oct_step *s, oct_error *err);
 extern oct_cuda_op_fn *const oct_cuda_ops[OCT_OP_COUNT];

@@ -1,10 +1,12 @@
 /* cuda_stream.c: experts whose weights are the host's. A thread copies them piece by piece through
  * pinned memory into one of two places on the device, in a stream of its own; the other stream
- * computes an expert as soon as it is there, while the next one is on its way. The host's own threads
- * compute other experts meanwhile. */
+ * computes an expert as soon as it is there, while the next one is on its way. The host's own
+ * threads compute other experts meanwhile. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda_impl.h"
 
@@ -279,32 +281,33 @@ oct_status oct_cuda_stream_begin(oct_backend *b, const oct_plan *p, unsigned cha
     return OCT_OK;
 }
 
-/* With the context current, as the next. */
-void oct_cuda_streamer_free(oct_cuda *c)
+void oct_cuda_streamer_free(oct_cuda *c, bool entered)
 {
     oct_cuda_streamer *s = c->streamer;
     oct_cuda_event *const events[] = {&s->begun,    &s->filled[0], &s->filled[1], &s->freed[0],
                                       &s->freed[1], &s->sent[0],   &s->sent[1]};
-    if (s->started) {
+    if (s->started && c->process == getpid()) {
         pthread_mutex_lock(&s->lock);
         s->quit = true;
         pthread_cond_broadcast(&s->changed);
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->thread, NULL);
     }
-    if (s->copies)
+    if (entered && s->copies)
         (void)c->api->stream_free(s->copies);
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (*events[i])
+        if (entered && *events[i])
             (void)c->api->event_free(*events[i]);
     for (int i = 0; i < PIECES; i++) {
-        if (s->pinned[i])
+        if (entered && s->pinned[i])
             (void)c->api->host_release(s->piece[i]);
-        else
+        if (!s->pinned[i])
             free(s->piece[i]);
     }
-    pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->changed);
+    if (c->process == getpid()) { /* else they may look as if somebody waited */
+        pthread_mutex_destroy(&s->lock);
+        pthread_cond_destroy(&s->changed);
+    }
     free(s);
     c->streamer = NULL;
 }
@@ -324,9 +327,14 @@ static oct_status fill_streamer(oct_cuda_streamer *s, oct_error *err)
         if (!s->piece[i])
             return oct_fail(err, OCT_ERR_MEMORY, "GPU %d: out of memory", s->cuda->n.device);
     }
-    if (pthread_create(&s->thread, NULL, work, s) != 0)
+    /* Signals are for the caller's threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    s->started = pthread_create(&s->thread, NULL, work, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!s->started)
         return oct_fail(err, OCT_ERR_MEMORY, "GPU %d: no thread", s->cuda->n.device);
-    s->started = true;
     return OCT_OK;
 }
 

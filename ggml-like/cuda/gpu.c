@@ -3,52 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda.h"
-#include "cuda_driver.h"
+#include "cuda_impl.h"
 #include "machine.h"
 
 enum {
     MIN_MAJOR = 7, /* dp4a, int8 tensor cores, and the oldest that the kernels are made for */
     MIN_MINOR = 5,
-    LINK_BYTES = 8 << 20,
     RESERVE_PART = 16, /* of all memory, at most RESERVE_BYTES: for desktops, and what fragments */
     RESERVE_BYTES = 512 << 20
 };
-
-/* Bytes per second from pinned memory; 0 if it cannot be measured. The context is current. */
-static double measure_link(const oct_cuda_api *api)
-{
-    enum { ROUNDS = 3 };
-    oct_cuda_stream stream = NULL;
-    oct_cuda_event from = NULL, to = NULL;
-    oct_cuda_address device = 0;
-    void *host = NULL;
-    float ms = 0, best = 0;
-    int bad = api->stream_new(&stream, OCT_CUDA_STREAM_NON_BLOCKING);
-    bad = bad ? bad : api->event_new(&from, 0);
-    bad = bad ? bad : api->event_new(&to, 0);
-    bad = bad ? bad : api->alloc(&device, LINK_BYTES);
-    bad = bad ? bad : api->host_alloc(&host, LINK_BYTES, OCT_CUDA_HOST_PORTABLE);
-    for (int i = 0; i < ROUNDS && !bad; i++) {
-        bad = api->event_record(from, stream);
-        bad = bad ? bad : api->upload(device, host, LINK_BYTES, stream);
-        bad = bad ? bad : api->event_record(to, stream);
-        bad = bad ? bad : api->event_sync(to);
-        bad = bad ? bad : api->event_elapsed(&ms, from, to);
-        best = !bad && ms > 0 && (best == 0 || ms < best) ? ms : best;
-    }
-    if (stream)
-        (void)api->stream_free(stream);
-    if (from)
-        (void)api->event_free(from);
-    if (to)
-        (void)api->event_free(to);
-    if (host)
-        (void)api->host_release(host);
-    if (device)
-        (void)api->release(device);
-    return best > 0 ? LINK_BYTES / (1e-3 * (double)best) : 0;
-}
 
 /* Free memory is a matter of the GPU's context. */
 static int read_memory(const oct_cuda_api *api, int device, oct_gpu *g)
@@ -61,7 +24,7 @@ static int read_memory(const oct_cuda_api *api, int device, oct_gpu *g)
     result = api->context_push(context);
     if (result == 0) {
         result = api->memory_info(&left, &total);
-        g->link = result == 0 ? measure_link(api) : 0;
+        g->link = result == 0 ? oct_cuda_measure_link(api) : 0;
         (void)api->context_pop(&popped);
     }
     (void)api->context_release(device);

@@ -58,7 +58,9 @@
     ENTRY(combine, combine, 256, 4)          \
     ENTRY(select, select, 256, 4)            \
     ENTRY(head_1, head, 256, 4)              \
-    ENTRY(head_4, head, 256, 2)
+    ENTRY(head_4, head, 256, 2)              \
+    ENTRY(probe_read, probe, 256, 4)         \
+    ENTRY(probe_peak, probe, 256, 4)
 
 typedef enum oct_cuda_entry {
 #define OCT_CUDA_ENTRY(name, args, threads, blocks) OCT_CUDA_##name,
@@ -269,6 +271,15 @@ typedef struct oct_cuda_head_args {
     float scale;
 } oct_cuda_head_args;
 
+/* What `octet bench` compares with, see probe.cuh. */
+enum { OCT_CUDA_PROBE_CHAINS = 4 };
+typedef struct oct_cuda_probe_args {
+    const unsigned char *p; /* [bytes], read; a multiple of 16 */
+    int64_t bytes, rounds;
+    unsigned long long *out; /* added to */
+    int64_t n_blocks;
+} oct_cuda_probe_args;
+
 /* ---- sizes and launches ---- */
 
 enum {
@@ -435,6 +446,12 @@ static inline oct_cuda_launch oct_cuda_head_launch(const oct_cuda_head_args *a)
     return oct_cuda_launch_of(rows == 4 ? OCT_CUDA_head_4 : OCT_CUDA_head_1,
                               oct_cuda_div_up(a->end - a->first, 128),
                               oct_cuda_div_up(a->n_rows, rows), 1, 256, 0);
+}
+
+static inline oct_cuda_launch oct_cuda_probe_launch(const oct_cuda_probe_args *a)
+{
+    return oct_cuda_launch_of(a->p ? OCT_CUDA_probe_read : OCT_CUDA_probe_peak, a->n_blocks, 1, 1,
+                              256, 0);
 }
 
 #endif

@@ -5,4 +5,5 @@
 #include "gemm.cuh"
 #include "gemv.cuh"
 #include "head.cuh"
+#include "probe.cuh"
 #include "vectors.cuh"

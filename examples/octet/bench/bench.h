@@ -37,6 +37,8 @@ typedef struct oct_bench {
     const char *out;      /* synthetic: file to write; NULL: memory */
     int kv, act, format, synthetic, weights, shard;
     bool replicate_attention, force;
+    const char *gpu;
+    int gpu_stream;
 
     oct_model *model;
     const char *kernels;   /* the row, by name */
@@ -64,6 +66,9 @@ void oct_bench_rig_free(oct_bench_rig *r); /* a zeroed or failed one too */
 
 /* All probes of a thread count, repeated. */
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats);
+
+/* What each GPU that is used does at best. */
+json_t *oct_bench_gpus(void);
 
 /* CPU, cores, pages, governor, compiler, version, model. */
 json_t *oct_bench_machine(const oct_bench *b);

@@ -171,6 +171,29 @@ oct_status oct_bench_measure(oct_bench_rig *r, int arithmetic, oct_bench_fn *fn,
     return OCT_OK;
 }
 
+/* ---- GPUs ------------------------------------------------------------------------------------ */
+
+json_t *oct_bench_gpus(void)
+{
+    json_t *list = json_array();
+    const oct_gpus *g = oct_cli_gpus();
+    for (int i = 0; g && i < g->n; i++) {
+        oct_error err = {0};
+        oct_gpu_speed speed;
+        if (g->gpu[i].budget == 0)
+            continue;
+        if (oct_gpu_measure(&g->gpu[i], &speed, &err) != OCT_OK) {
+            oct_cli_warning("%s", err.text);
+            continue;
+        }
+        json_array_append_new(list, json_pack("{s:i, s:s, s:f, s:f, s:f}", "gpu", g->gpu[i].index,
+                                              "name", g->gpu[i].name, "read_gb_per_second",
+                                              speed.read * 1e-9, "int8_tops", speed.peak * 1e-12,
+                                              "link_gb_per_second", speed.link * 1e-9));
+    }
+    return list;
+}
+
 /* ---- the probes as a table ------------------------------------------------------------------- */
 
 json_t *oct_bench_probes(oct_bench_rig *r, int64_t repeats)

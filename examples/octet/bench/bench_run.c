@@ -83,6 +83,8 @@ static oct_status start(run_state *s, oct_error *err)
                             .act = (oct_act)b->act,
                             .isa = b->kernels,
                             .comm = oct_job_comm(oct_ranks_job()),
+                            .gpus = oct_cli_gpus(),
+                            .no_streaming = b->gpu_stream == 1,
                             .cancel = oct_cli_cancel_flag()};
     const oct_cli_session o = {
         .model = b->path, .shard = b->shard, .replicate_attention = b->replicate_attention};

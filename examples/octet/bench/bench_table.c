@@ -161,6 +161,21 @@ static void markdown_probes(const json_t *probes)
     }
 }
 
+static void markdown_gpus(const json_t *gpus)
+{
+    size_t i;
+    json_t *g;
+    if (json_array_size(gpus) > 0)
+        oct_cli_outf(
+            "\n| GPU | reading its memory, GB/s | int8 products, TOPS | from the host, GB/s "
+            "|\n|---|---|---|---|\n");
+    json_array_foreach(gpus, i, g)
+        oct_cli_outf("| %lld, %s | %.1f | %.2f | %.1f |\n",
+                     (long long)json_integer_value(json_object_get(g, "gpu")),
+                     json_string_value(json_object_get(g, "name")), part(g, "read_gb_per_second"),
+                     part(g, "int8_tops"), part(g, "link_gb_per_second"));
+}
+
 static void print_csv(const json_t *rows)
 {
     static const char *const parts[] = {"median", "min", "max"};
@@ -204,6 +219,7 @@ int oct_bench_print(const oct_bench *b, const json_t *all)
         markdown_facts(json_object_get(all, "pace"));
     else
         markdown_probes(json_object_get(all, "probes"));
+    markdown_gpus(json_object_get(all, "gpus"));
     markdown_rows(json_object_get(all, "rows"));
     return oct_cli_out_end();
 }
