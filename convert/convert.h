@@ -176,7 +176,7 @@ typedef struct oct_synthetic_params {
     const struct oct_grok_config
         *config;   /* NULL; for the library's own tests: all of the numbers */
     uint64_t seed; /* the same seed, the same file */
-    /* Name of the weight type of the experts' matrices; NULL: q8. Others only in hollow files. */
+    /* Name of the weight type of the experts' matrices; NULL: q8. */
     const char *experts;
     bool hollow;     /* no weights but a hole that takes no space: for plans and predictions */
     const char *out; /* the new file; NULL: into fd */

@@ -9,6 +9,7 @@
 #include "convert_impl.h"
 #include "f16.h"
 #include "hparams.h"
+#include "q4.h"
 #include "threads.h"
 
 enum { CHUNK = 4 << 20 };
@@ -66,10 +67,9 @@ static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
     return OCT_OK;
 }
 
-/* One panel of a unit of OCT_WEIGHT_Q8: every byte random, padding channels and inputs with weight
- * zero. */
-static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
-                       unsigned char *out)
+/* One panel of a unit: every byte random, padding channels and inputs with weight zero. */
+static void fill_q8(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
+                    unsigned char *out)
 {
     size_t quads = (size_t)(l->unit_groups * l->group_quads);
     for (size_t i = 0; i < quads * OCT_Q8_QUAD_BYTES; i += 8) {
@@ -88,12 +88,57 @@ static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_
     }
 }
 
-/* The scales of a panel, about 1 / (74 sqrt(inputs)): 74 is the standard deviation of the
- * integers. */
+/* Random tables and random values of them. */
+static void fill_q4(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
+                    unsigned char *out)
+{
+    const int64_t share = OCT_Q4_STEP / oct_q4_groups(l->type), end = l->unit_groups * l->group_in;
+    int part;
+    int64_t channel;
+    memset(out, 0, l->panel_bytes);
+    for (int lane = 0; lane < OCT_PANEL; lane++) {
+        if (!oct_weight_lane(l, slice, panel, lane, &part, &channel))
+            continue;
+        for (int64_t i = 0, n; i < end; i += n) {
+            const int64_t in_group = i % l->group_in, left = l->group_in - in_group;
+            uint8_t nibble[OCT_Q4_STEP];
+            uint64_t bits = 0;
+            n = left < share ? left : share;
+            for (int64_t k = 0; k < n; k++, bits >>= 4) {
+                bits = k % 16 ? bits : next(&j->rng);
+                nibble[k] = bits & 15;
+            }
+            oct_q4_put(l, out, 0, lane, i, (int)n, (uint8_t)next(&j->rng), nibble);
+        }
+    }
+}
+
+static void fill_panel(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
+                       unsigned char *out)
+{
+    (l->type == OCT_WEIGHT_Q8 ? fill_q8 : fill_q4)(j, l, slice, panel, out);
+}
+
+/* The standard deviation of a type's integers. */
+static float spread_of(oct_weight_type type)
+{
+    const float of_q8 = 74.0f;
+    double sum = 0;
+    if (type == OCT_WEIGHT_Q8)
+        return of_q8;
+    for (int t = 0; t < OCT_Q4_TABLES; t++)
+        for (int v = 0; v < OCT_Q4_VALUES; v++) {
+            const double q = oct_q4_table[t][v] - 128;
+            sum += q * q;
+        }
+    return (float)sqrt(sum / (OCT_Q4_TABLES * OCT_Q4_VALUES));
+}
+
+/* The scales of a panel, about 1 / (spread sqrt(inputs)). */
 static void fill_scales(job *j, const oct_weight_layout *l, int64_t slice, int64_t panel,
                         unsigned char *out)
 {
-    float scale = 1.0f / (74.0f * sqrtf((float)l->n_in));
+    float scale = 1.0f / (spread_of(l->type) * sqrtf((float)l->n_in));
     uint16_t *scales = (uint16_t *)(void *)out;
     int part;
     int64_t channel;
@@ -201,9 +246,6 @@ static oct_status choose_types(job *j, oct_error *err)
     if (!j->p->experts)
         return OCT_OK;
     OCT_TRY(oct_weight_type_named(j->p->experts, &type, err));
-    if (type != OCT_WEIGHT_Q8 && !j->p->hollow)
-        return oct_fail(err, OCT_ERR_UNSUPPORTED, "synthetic model: experts of %s are not made",
-                        j->p->experts);
     j->types = calloc((size_t)n, sizeof *j->types);
     if (!j->types)
         return oct_fail(err, OCT_ERR_MEMORY, "synthetic model: out of memory");

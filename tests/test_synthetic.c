@@ -41,13 +41,14 @@ typedef struct file {
     char path[64];
 } file;
 
-static file write_model(const oct_grok_config *config, uint64_t seed)
+/* experts: the type of their weights; NULL: q8. */
+static file write_model(const oct_grok_config *config, const char *experts, uint64_t seed)
 {
     oct_error err = {0};
     file f = {.fd = memfd_create("synthetic", MFD_CLOEXEC)};
     assert_true(f.fd >= 0);
     snprintf(f.path, sizeof f.path, "/proc/self/fd/%d", f.fd);
-    const oct_synthetic_params p = {.config = config, .seed = seed, .fd = f.fd};
+    const oct_synthetic_params p = {.config = config, .experts = experts, .seed = seed, .fd = f.fd};
     if (oct_synthetic_write(&p, &err) != OCT_OK)
         fail_msg("%s", err.text);
     return f;
@@ -79,7 +80,7 @@ static void test_checksums(void **state)
 {
     (void)state;
     oct_grok_config c = odd_config();
-    file f = write_model(&c, 1);
+    file f = write_model(&c, "q4g32", 1);
     assert_int_equal(damaged(f.path), 0);
     oct_gguf *g = NULL;
     oct_error err = {0};
@@ -99,7 +100,7 @@ static uint64_t fingerprint(const oct_grok_config *c, uint64_t seed)
 {
     oct_model *m = NULL;
     oct_error err = {0};
-    file f = write_model(c, seed);
+    file f = write_model(c, NULL, seed);
     if (oct_model_open(f.path, &m, &err) != OCT_OK)
         fail_msg("%s", err.text);
     uint64_t print = oct_model_get_info(m)->fingerprint;
@@ -141,14 +142,13 @@ static void logits_of(const oct_model *m, const char *isa, float out[N_TOKENS][N
 
 /* Logits of a size that a model could have, different for every position, and the plain reference
  * row agrees. */
-static void test_run(void **state)
+static void run_of(const char *experts)
 {
-    (void)state;
     static float best[N_TOKENS][N_VOCAB], ref[N_TOKENS][N_VOCAB];
     oct_grok_config c = odd_config();
     oct_model *m = NULL;
     oct_error err = {0};
-    file f = write_model(&c, 3);
+    file f = write_model(&c, experts, 3);
     assert_int_equal(oct_model_open(f.path, &m, &err), OCT_OK);
     logits_of(m, NULL, best);
     logits_of(m, "ref", ref);
@@ -163,12 +163,20 @@ static void test_run(void **state)
             assert_memory_not_equal(best[i], best[i - 1], sizeof best[i]);
     }
     double size = sqrt(square / (N_TOKENS * N_VOCAB));
-    print_message("logits: root mean square %.3f, difference %.2g of it\n", size,
+    print_message("%s: logits: root mean square %.3f, difference %.2g of it\n", experts, size,
                   sqrt(wrong / square));
     assert_true(size > 0.1 && size < 10);
     assert_true(sqrt(wrong / square) < 1e-3);
     oct_model_close(m);
     close(f.fd);
+}
+
+static void test_run(void **state)
+{
+    (void)state;
+    run_of("q8");
+    run_of("q4g32");
+    run_of("q4g16");
 }
 
 static void test_refused(void **state)
@@ -186,6 +194,9 @@ static void test_refused(void **state)
     assert_int_equal(oct_synthetic_write(&p, &err), OCT_ERR_CANCELLED);
     close(fd);
     p.cancel = NULL;
+    p.experts = "q9";
+    assert_int_equal(oct_synthetic_write(&p, &err), OCT_ERR_ARG);
+    p.experts = NULL;
     p.fd = -1;
     assert_int_equal(oct_synthetic_write(&p, &err), OCT_ERR_IO);
 }

@@ -18,6 +18,9 @@ static int parse(oct_bench *b, const char *text[N_LISTS], int argc, char **argv)
         OCT_ROW_CHOICE(0, "synthetic", &b->synthetic, "none|grok-1",
                        "instead of -m: layers of Grok-1's shape, random weights"),
         OCT_ROW_INT(0, "layers", &b->layers, 1, 64, "N", "synthetic: layers, 4.9 GB each [2]"),
+        OCT_ROW_CHOICE(0, "experts", &b->experts, "q8|q4g32|q4g16",
+                       "synthetic: type of the experts' weights; of 4 bits a layer takes\n"
+                       "2.7 GB or 2.8 [q8]"),
         OCT_ROW_INT(0, "vocab", &b->vocab, 16, 131072, "N", "synthetic: vocabulary [4096]"),
         OCT_ROW_U64(0, "seed", &b->seed, NULL, "N", "of the weights and the tokens [1]"),
         OCT_ROW_TEXT('o', "output", &b->out, "FILE",

@@ -68,8 +68,8 @@ V_INLINE void madd_add(__m256i *acc, __m256i weights, __m256i pair)
 }
 
 /* n rows from r0 on, width registers of 8 channels from lane on; n * width = 8 accumulators.
- * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, stream_ahead bytes on,
- * 1 and 2 are at ahead, which moves by ahead_step a quad. */
+ * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, stream_ahead bytes on, 8
+ * the stream in two steps (linear_tiles.h), 1 and 2 are at ahead, which moves by ahead_step a quad. */
 V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, int64_t lane,
                           int lines, const char *ahead, int64_t ahead_step)
 {
@@ -103,7 +103,8 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
             }
             /* Two registers of channels at a time: with 8 accumulators, their 4 halves of weights
              * and a pair of activations, the 16 registers just suffice. */
-            const char *stream = linear_stream(k, w, k->stream_ahead);
+            const char *stream = linear_stream(k, w, lines == 8 ? LINEAR_NEAR : k->stream_ahead);
+            const char *far = linear_stream(k, w, k->stream_ahead);
             V_EACH (half, width / 2) {
                 const int c = 2 * half;
                 __m256i u0 = _mm256_load_si256((const __m256i *)(const void *)(w + 32 * c));
@@ -111,8 +112,10 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
                 __m256i odd0 = _mm256_srli_epi16(u0, 8), odd1 = _mm256_srli_epi16(u1, 8);
                 __m256i even0 = _mm256_and_si256(u0, even_mask),
                         even1 = _mm256_and_si256(u1, even_mask);
-                if (lines == 4)
+                if (lines >= 4)
                     _mm_prefetch(stream + 32 * c, _MM_HINT_T0);
+                if (lines == 8)
+                    _mm_prefetch(far + 32 * c, _MM_HINT_T1);
                 V_EACH (r, n) {
                     __m256i pair = pair_at(a[r] + OCT_QUAD * q);
                     madd_add(&acc[r][c], even0, pair);
@@ -142,6 +145,7 @@ V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, i
         linear_tile(k, n, 8 / n, r0, lane, lines, ahead, ahead_step);                     \
     }
 LINEAR_CASE(1, 4)
+LINEAR_CASE(1, 8)
 LINEAR_CASE(1, 2)
 LINEAR_CASE(2, 2)
 LINEAR_CASE(4, 2)
@@ -158,7 +162,7 @@ static void linear_strip(const linear_tiles *k)
     static tile_fn *const share[2][3] = {{linear_1_1, linear_2_1, linear_4_1},
                                          {linear_1_2, linear_2_2, linear_4_2}};
     if (k->n_rows == 1) {
-        linear_1_4(k, 0, 0, NULL, 0);
+        (linear_two_steps(k) ? linear_1_8 : linear_1_4)(k, 0, 0, NULL, 0);
         return;
     }
     const int64_t tiles = k->n_rows / 4 * 4 + k->n_rows % 4;
@@ -222,8 +226,8 @@ V_INLINE void q4_dot_pair(const q4_block *b, int groups, int64_t pair, __m256i *
 {
     const linear_tiles *k = b->k;
     q4_place at = q4_place_of(k->weights, groups, b->n_steps, pair, b->first);
-    const char *near = linear_stream(k, at.nibbles, k->stream_ahead ? Q4_FETCH_NEAR : 0);
-    const char *far = linear_stream(k, at.nibbles, Q4_FETCH_FAR * k->stream_ahead);
+    const char *near = linear_stream(k, at.nibbles, linear_near(k));
+    const char *far = linear_stream(k, at.nibbles, k->stream_ahead);
     const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
     __m256i acc[2] = {b->start, b->start};
     for (int64_t s = b->first; s < b->end; s++) {

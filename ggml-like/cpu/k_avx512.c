@@ -71,7 +71,8 @@ V_INLINE __m512i quad_at(const int8_t *p)
 }
 
 /* n rows from r0 on. lines: cache lines to fetch ahead with each quad; 4 is the stream itself,
- * stream_ahead bytes on, 1 and 2 are at ahead, which moves by ahead_step a quad. */
+ * stream_ahead bytes on, 8 the stream in two steps (linear_tiles.h), 1 and 2 are at ahead, which
+ * moves by ahead_step a quad. */
 V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, int lines,
                           const char *ahead, int64_t ahead_step)
 {
@@ -103,11 +104,18 @@ V_INLINE void linear_tile(const linear_tiles *k, int digits, int n, int64_t r0, 
         }
         for (; q < end; q++) {
             __m512i u[4];
-            const char *stream = linear_stream(k, w, k->stream_ahead);
+            const char *stream = linear_stream(k, w, lines == 8 ? LINEAR_NEAR : k->stream_ahead);
             V_EACH (c, 4)
                 u[c] = _mm512_load_si512(w + 64 * c);
             if (lines == 4) /* one of the quad's lines: the hardware's prefetcher brings the rest */
                 _mm_prefetch(stream, _MM_HINT_T0);
+            if (lines == 8) {
+                const char *far = linear_stream(k, w, k->stream_ahead);
+                V_EACH (c, 4)
+                    _mm_prefetch(stream + 64 * c, _MM_HINT_T0);
+                V_EACH (c, 4)
+                    _mm_prefetch(far + 64 * c, _MM_HINT_T1);
+            }
             if (lines < 4) {
                 _mm_prefetch(ahead, _MM_HINT_T0);
                 if (lines == 2)
@@ -155,6 +163,15 @@ LINEAR_CASE(1, 6, 2)
 LINEAR_CASE(1, 4, 1)
 LINEAR_CASE(1, 5, 1)
 LINEAR_CASE(1, 6, 1)
+LINEAR_CASE(1, 1, 8)
+LINEAR_CASE(1, 2, 8)
+LINEAR_CASE(1, 3, 8)
+LINEAR_CASE(1, 4, 8)
+LINEAR_CASE(1, 5, 8)
+LINEAR_CASE(1, 6, 8)
+LINEAR_CASE(2, 1, 8)
+LINEAR_CASE(2, 2, 8)
+LINEAR_CASE(2, 3, 8)
 LINEAR_CASE(2, 1, 4)
 LINEAR_CASE(2, 2, 4)
 LINEAR_CASE(2, 3, 4)
@@ -168,9 +185,11 @@ LINEAR_CASE(2, 3, 1)
 static void linear_strip(const linear_tiles *k)
 {
     typedef void tile_fn(const linear_tiles *k, int64_t r0, const char *ahead, int64_t ahead_step);
-    static tile_fn *const stream[2][LINEAR_TILE + 1] = {
-        {NULL, linear_1_1_4, linear_1_2_4, linear_1_3_4, linear_1_4_4, linear_1_5_4, linear_1_6_4},
-        {NULL, linear_2_1_4, linear_2_2_4, linear_2_3_4}};
+    static tile_fn *const stream[2][2][LINEAR_TILE + 1] = {
+        {{NULL, linear_1_1_4, linear_1_2_4, linear_1_3_4, linear_1_4_4, linear_1_5_4, linear_1_6_4},
+         {NULL, linear_2_1_4, linear_2_2_4, linear_2_3_4}},
+        {{NULL, linear_1_1_8, linear_1_2_8, linear_1_3_8, linear_1_4_8, linear_1_5_8, linear_1_6_8},
+         {NULL, linear_2_1_8, linear_2_2_8, linear_2_3_8}}};
     static tile_fn *const share[2][2][LINEAR_TILE + 1] = {
         {{NULL, NULL, NULL, NULL, linear_1_4_1, linear_1_5_1, linear_1_6_1},
          {NULL, NULL, NULL, linear_1_3_2, linear_1_4_2, linear_1_5_2, linear_1_6_2}},
@@ -178,7 +197,7 @@ static void linear_strip(const linear_tiles *k)
     const int digits = k->act->digits;
     const int64_t most = LINEAR_TILE / digits;
     if (k->n_rows <= most) {
-        stream[digits - 1][k->n_rows](k, 0, NULL, 0);
+        stream[linear_two_steps(k)][digits - 1][k->n_rows](k, 0, NULL, 0);
         return;
     }
     const int64_t tiles = (k->n_rows + most - 1) / most, n = k->n_rows / tiles;
@@ -279,6 +298,62 @@ V_INLINE void q4_dot_pair(q4_at at, int64_t steps, int groups, int digits, int n
         }
 }
 
+/* The usual case of decode, a whole block against one row of two digits: the row's stay in
+ * registers for all pairs. */
+V_INLINE void q4_dot_whole(const q4_block *b, int groups)
+{
+    enum { STEPS = OCT_ACT_BLOCK / OCT_Q4_STEP };
+    const linear_tiles *k = b->k;
+    const oct_act_layout *l = k->act;
+    const char *row = k->rows[0];
+    const int32_t *sums = (const int32_t *)(const void *)(row + l->sums_at) + b->at;
+    const int64_t plane = l->n_groups * l->group_pad;
+    const __m512i start[2] = {_mm512_set1_epi32(-8 * sums[0]),
+                              _mm512_set1_epi32(-8 * sums[l->n_blocks])};
+    __m512i x[STEPS][2], sum[Q4_SET];
+    V_EACH (s, STEPS)
+        V_EACH (d, 2)
+            x[s][d] = q4_load(row + l->digits_at + d * plane + k->group * l->group_pad + k->start +
+                              s * OCT_Q4_STEP);
+    for (int64_t set = 0; set < OCT_PANEL / Q4_SET; set++) {
+        q4_place at = q4_place_of(k->weights, groups, STEPS, set * Q4_SET_PAIRS, 0);
+        const char *near = linear_stream(k, at.nibbles, linear_near(k));
+        const char *far = linear_stream(k, at.nibbles, k->stream_ahead);
+        for (int64_t p = 0; p < Q4_SET_PAIRS; p++) {
+            __m512i acc[2][2] = {{start[0], start[0]}, {start[1], start[1]}};
+            V_EACH (s, STEPS) {
+                __m512i u[2];
+                q4_place place = at;
+                place.index += s * groups;
+                place.nibbles += s * OCT_Q4_STEP;
+                q4_pair(&place, groups, &u[0], &u[1]);
+                _mm_prefetch(near + s * OCT_Q4_STEP, _MM_HINT_T0);
+                _mm_prefetch(far + s * OCT_Q4_STEP, _MM_HINT_T1);
+                V_EACH (d, 2)
+                    V_EACH (c, 2)
+                        dot_bytes(&acc[d][c], u[c], x[s][d]);
+            }
+            V_EACH (c, 2)
+                sum[p + Q4_SET_PAIRS * c] =
+                    _mm512_add_epi32(_mm512_slli_epi32(acc[0][c], 8), acc[1][c]);
+            q4_place_next(&at);
+            near += STEPS * OCT_Q4_STEP;
+            far += STEPS * OCT_Q4_STEP;
+        }
+        q4_finish_set(sum, ((const float *)(const void *)row)[b->at], k->t + set * Q4_SET);
+    }
+}
+
+V_NOINLINE void q4_2_whole(const q4_block *b)
+{
+    q4_dot_whole(b, 2);
+}
+
+V_NOINLINE void q4_4_whole(const q4_block *b)
+{
+    q4_dot_whole(b, 4);
+}
+
 V_INLINE void q4_dot_block(const q4_block *b, int groups, int digits, int n)
 {
     const linear_tiles *k = b->k;
@@ -299,8 +374,8 @@ V_INLINE void q4_dot_block(const q4_block *b, int groups, int digits, int n)
     }
     for (int64_t set = 0; set < OCT_PANEL / Q4_SET; set++) {
         at.place = q4_place_of(k->weights, groups, b->n_steps, set * Q4_SET_PAIRS, b->first);
-        at.near = linear_stream(k, at.place.nibbles, k->stream_ahead ? Q4_FETCH_NEAR : 0);
-        at.far = linear_stream(k, at.place.nibbles, Q4_FETCH_FAR * k->stream_ahead);
+        at.near = linear_stream(k, at.place.nibbles, linear_near(k));
+        at.far = linear_stream(k, at.place.nibbles, k->stream_ahead);
         for (int64_t p = 0; p < Q4_SET_PAIRS; p++) {
             q4_dot_pair(at, b->end - b->first, groups, digits, n, start, p, sum);
             q4_place_next(&at.place);
@@ -354,7 +429,10 @@ static void q4_strip_dot(const linear_tiles *k, int groups)
         q4_fetch(k, k->weights + i);
     for (; b.first < n_steps; b.first = b.end, b.at++) {
         b.end = b.first + block_steps < n_steps ? b.first + block_steps : n_steps;
-        fn[groups == 4][l->digits - 1][k->n_rows](&b);
+        if (k->n_rows == 1 && l->digits == 2 && b.end == OCT_ACT_BLOCK / OCT_Q4_STEP)
+            (groups == 4 ? q4_4_whole : q4_2_whole)(&b);
+        else
+            fn[groups == 4][l->digits - 1][k->n_rows](&b);
     }
 }
 

@@ -13,17 +13,15 @@
 
 enum {
     Q4_SET = 16, /* channels, 8 pairs: of channels c and c + 8 */
-    Q4_SET_PAIRS = 8,
-    Q4_FETCH_NEAR = 1024, /* bytes ahead of use that lines come from L2 to L1 */
-    Q4_FETCH_FAR = 4      /* times stream_ahead: from memory to L2 */
+    Q4_SET_PAIRS = 8
 };
 
 /* Fetches what is read some time after a line. */
 V_INLINE void q4_fetch(const linear_tiles *k, const void *line)
 {
     if (k->stream_ahead) {
-        _mm_prefetch(linear_stream(k, line, Q4_FETCH_NEAR), _MM_HINT_T0);
-        _mm_prefetch(linear_stream(k, line, Q4_FETCH_FAR * k->stream_ahead), _MM_HINT_T1);
+        _mm_prefetch(linear_stream(k, line, linear_near(k)), _MM_HINT_T0);
+        _mm_prefetch(linear_stream(k, line, k->stream_ahead), _MM_HINT_T1);
     }
 }
 

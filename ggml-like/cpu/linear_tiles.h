@@ -6,6 +6,11 @@
 #include "kernels.h"
 #include "q4.h"
 
+/* How far ahead of its use a stream's line is fetched into L1, where it was fetched into L2 before.
+ * Kernels with much to do for each line cannot keep enough loads from memory in flight otherwise;
+ * the lines that L1 waits for are few. */
+enum { LINEAR_NEAR = 1024 };
+
 /* Block by block: t[r][lane] = fma(isum, s, t[r][lane]) */
 typedef struct linear_tiles {
     const oct_act_layout *act;
@@ -24,6 +29,17 @@ typedef struct linear_tiles {
 static inline int64_t linear_steps(const linear_tiles *k)
 {
     return (k->n_quads * OCT_QUAD + OCT_Q4_STEP - 1) / OCT_Q4_STEP;
+}
+
+static inline int64_t linear_near(const linear_tiles *k)
+{
+    return k->stream_ahead < LINEAR_NEAR ? k->stream_ahead : LINEAR_NEAR;
+}
+
+/* Whether q8's stream is fetched in two steps too. */
+static inline bool linear_two_steps(const linear_tiles *k)
+{
+    return k->stream_ahead >= OCT_STREAM_FAR;
 }
 
 /* The place in the stream so many bytes after p. */

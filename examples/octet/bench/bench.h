@@ -35,7 +35,7 @@ typedef struct oct_bench {
     uint64_t seed;
     const char *simulate; /* network to predict for; NULL: none */
     const char *out;      /* synthetic: file to write; NULL: memory */
-    int kv, act, format, synthetic, weights, shard;
+    int kv, act, format, synthetic, experts, weights, shard;
     bool replicate_attention, force;
     const char *gpu;
     int gpu_stream;

@@ -35,9 +35,11 @@ static void on_progress(void *ctx, const oct_convert_progress *p)
 
 oct_status oct_bench_synthetic(const oct_bench *b, char path[128], int *fd, oct_error *err)
 {
+    static const char *const types[] = {"q8", "q4g32", "q4g16"}; /* as the option names them */
     oct_progress progress = {0};
     oct_synthetic_params p = {.n_layers = b->layers,
                               .n_vocab = b->vocab,
+                              .experts = types[b->experts],
                               .seed = b->seed,
                               .out = b->out,
                               .progress = on_progress,
