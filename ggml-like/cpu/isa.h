@@ -44,8 +44,8 @@ enum { OCT_ISA_NAMES = 160 };
 char *oct_isa_names(oct_isa set, char out[OCT_ISA_NAMES]);
 
 /* How many bytes ahead software should fetch a stream of weights on this CPU; 0 where the
- * hardware's prefetchers do better alone. From OCT_STREAM_FAR on every line is fetched twice: so far
- * ahead into L2, and shortly before its use into L1. */
+ * hardware's prefetchers do better alone. From OCT_STREAM_FAR on every line is fetched twice: so
+ * far ahead into L2, and shortly before its use into L1. */
 enum { OCT_STREAM_FAR = 16384 };
 int64_t oct_stream_ahead(void);
 

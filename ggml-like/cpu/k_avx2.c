@@ -68,8 +68,9 @@ V_INLINE void madd_add(__m256i *acc, __m256i weights, __m256i pair)
 }
 
 /* n rows from r0 on, width registers of 8 channels from lane on; n * width = 8 accumulators.
- * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, stream_ahead bytes on, 8
- * the stream in two steps (linear_tiles.h), 1 and 2 are at ahead, which moves by ahead_step a quad. */
+ * lines: cache lines to fetch ahead with each quad; 4 is the stream itself, stream_ahead bytes on,
+ * 8 the stream in two steps (linear_tiles.h), 1 and 2 are at ahead, which moves by ahead_step a
+ * quad. */
 V_INLINE void linear_tile(const linear_tiles *k, int n, int width, int64_t r0, int64_t lane,
                           int lines, const char *ahead, int64_t ahead_step)
 {
