@@ -1,7 +1,7 @@
 /* oct_math.h: the constants of Octet's exp, softcap_exp and gelu, and their operations in order.
  *
- * oct_math.inc holds the scalar versions, vec.h the vector ones. Both perform these steps, each rounded
- * once to f32 (fma: one rounding of the whole), so every lane of every kernel row gives the bits of
+ * oct_math.inc holds the scalar versions, vec.h the vector ones. Both perform these steps, each
+ * rounded once to f32 (fma: one rounding of the whole), so every lane of every kernel row gives the bits of
  * the scalar function (a NaN result is a NaN everywhere, its payload may differ). `bits` reads the
  * float as a 32-bit unsigned integer; integer arithmetic wraps.
  *

@@ -84,8 +84,8 @@ static void show_page(oct_serve_server *s, struct evhttp_request *req)
                     sizeof oct_serve_page);
 }
 
-/* vLLM's: evaluation harnesses take it for the sign that they may tokenize here. There are no special
- * tokens that a text could name. */
+/* vLLM's: evaluation harnesses take it for the sign that they may tokenize here. There are no
+ * special tokens that a text could name. */
 static void show_tokenizer(oct_serve_server *s, struct evhttp_request *req)
 {
     oct_serve_reply_json(s, req, 200,
