@@ -1,9 +1,9 @@
 /* oct_math.h: the constants of Octet's exp, softcap_exp and gelu, and their operations in order.
  *
  * oct_math.inc holds the scalar versions, vec.h the vector ones. Both perform these steps, each
- * rounded once to f32 (fma: one rounding of the whole), so every lane of every kernel row gives the bits of
- * the scalar function (a NaN result is a NaN everywhere, its payload may differ). `bits` reads the
- * float as a 32-bit unsigned integer; integer arithmetic wraps.
+ * rounded once to f32 (fma: one rounding of the whole), so every lane of every kernel row gives the
+ * bits of the scalar function (a NaN result is a NaN everywhere, its payload may differ). `bits`
+ * reads the float as a 32-bit unsigned integer; integer arithmetic wraps.
  *
  * exp(x):
  *   k = fma(x, OCT_EXP_LOG2E, OCT_EXP_ROUND)      the low bits of k: n + 127, n = rint(x / ln 2)
