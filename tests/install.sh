@@ -68,7 +68,8 @@ finds -Doctet_ROOT="$prefix" "$version" || fail "not found by octet_ROOT"
 # system's own /usr/local and /etc are not touched.
 private()
 {
-    mount -t tmpfs none /usr/local && cp -a /etc "$tmp/etc" && mount --bind "$tmp/etc" /etc || exit 77
+    for d in bin include lib share; do mount -t tmpfs none /usr/local/$d || exit 77; done
+    cp -a /etc "$tmp/etc" && mount --bind "$tmp/etc" /etc || exit 77
     cd "$tmp"
     "$source/dev" install >out 2>&1 || fail "./dev install: $(cat out)"
     grep -q ' /usr/local' out || fail "./dev install does not say where: $(cat out)"
@@ -79,7 +80,7 @@ private()
     quiet g++ local/outside.cpp -o local/outside $(pkg-config --cflags --libs octet)
     works local/embed local/outside
     xargs rm <"$manifest"
-    [ -z "$(find /usr/local ! -type d)" ] || fail "left after removal: $(find /usr/local ! -type d)"
+    [ -z "$(find /usr/local/{bin,include,lib,share} ! -type d)" ] || fail "left after removal: $(find /usr/local/{bin,include,lib,share} ! -type d)"
 }
 if [ "$(id -u)" = 0 ] && [ "$OCT_TEST_BUILD" = "$source/build/release" ]; then
     export -f private fail quiet consumer works

@@ -18,6 +18,7 @@
 
 #include "convert.h"
 #include "machine.h"
+#include "model_impl.h"
 #include "octet.h"
 #include "scheduler.h"
 
@@ -217,7 +218,7 @@ static oct_status do_verify(oct_error *err)
 
 static oct_status do_synthetic(oct_error *err)
 {
-    const oct_synthetic_params p = {.n_layers = 1, .n_vocab = 256, .hollow = true, .out = out};
+    const oct_synthetic_params p = {.config = &odd->config, .out = out};
     return oct_synthetic_write(&p, err);
 }
 

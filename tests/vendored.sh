@@ -39,7 +39,7 @@ set(CMAKE_C_FLAGS)"
 [ -z "$(find "$tmp/shared/build" -path '*/examples/*.o')" ] || fail "more than the library was built"
 
 by_cmake "$tmp/static" "add_subdirectory($source octet)" -DCMAKE_BUILD_TYPE=Release \
-    -DBUILD_SHARED_LIBS=OFF -DOCTET_INSTALL=ON
+    -DOCTET_CUDA=OFF -DBUILD_SHARED_LIBS=OFF -DOCTET_INSTALL=ON
 quiet cmake --install "$tmp/static/build" --prefix "$tmp/prefix"
 by_pkg_config "$tmp/static-pkg-config" "$tmp/prefix"
 by_cmake "$tmp/static-find" "find_package(octet REQUIRED)" -DCMAKE_PREFIX_PATH="$tmp/prefix"
