@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "command_output.h"
 
 static const char tiny[] = OCT_TEST_MODELS "/tiny-grok.gguf";
 static char folder[] = "/tmp/octet-plan-XXXXXX";
@@ -24,17 +25,7 @@ static char *octet(const char *arguments, int *code)
     char command[4096];
     assert_true(snprintf(command, sizeof command, "'%s' %s 2>&1", OCT_TEST_OCTET, arguments) <
                 (int)sizeof command);
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    size_t room = 1 << 20, n = 0, got;
-    char *text = malloc(room);
-    assert_non_null(text);
-    while ((got = fread(text + n, 1, room - 1 - n, f)) > 0)
-        n += got;
-    text[n] = 0;
-    int status = pclose(f);
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return text;
+    return command_output(command, code);
 }
 
 /* `octet plan ARGUMENTS --json` without measuring; exit code `expect`. */

@@ -10,9 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
+
+#include "command_output.h"
 
 /* Standard output of `octet ARGUMENTS` on the small model, malloc'd. */
 static char *octet(const char *command, const char *arguments, int expect)
@@ -20,17 +21,10 @@ static char *octet(const char *command, const char *arguments, int expect)
     char line[4096];
     snprintf(line, sizeof line, "'%s' %s -m '" OCT_TEST_MODELS "/tiny-grok.gguf' %s 2>/dev/null",
              OCT_TEST_OCTET, command, arguments);
-    FILE *f = popen(line, "r");
-    assert_non_null(f);
-    size_t room = 1 << 20, n = 0, got;
-    char *text = malloc(room);
-    assert_non_null(text);
-    while ((got = fread(text + n, 1, room - 1 - n, f)) > 0)
-        n += got;
-    text[n] = 0;
-    int status = pclose(f);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != expect)
-        fail_msg("%s %s: status %d", command, arguments, status);
+    int code;
+    char *text = command_output(line, &code);
+    if (code != expect)
+        fail_msg("%s %s: exit code %d", command, arguments, code);
     return text;
 }
 
