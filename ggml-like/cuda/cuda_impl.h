@@ -71,6 +71,9 @@ void *oct_cuda_data(const oct_cuda_run *c, const oct_tensor *t);
 oct_act_layout oct_cuda_act(const oct_node *n, int which);
 /* The step's matrix w[which]; whose rows it takes and gives is the caller's to add. */
 oct_cuda_linear_args oct_cuda_linear(const oct_cuda_run *c, const oct_step *s, int which);
+/* What gate and up, and down, have of the sorted rows that they are given, n_rows at most. */
+void oct_cuda_link_experts(oct_cuda_linear_args *up, oct_cuda_linear_args *down,
+                           const oct_cuda_sort_args *sort, int64_t n_rows);
 OCT_MUST_CHECK oct_status oct_cuda_quantise(oct_cuda_run *c, const float *x, unsigned char *to,
                                             const oct_act_layout *act, int64_t rows,
                                             const int32_t *n_used, oct_error *err);

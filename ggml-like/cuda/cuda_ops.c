@@ -317,6 +317,18 @@ static oct_cuda_sort_args sort_args(const oct_cuda_run *c, const oct_step *s, in
     return a;
 }
 
+void oct_cuda_link_experts(oct_cuda_linear_args *up, oct_cuda_linear_args *down,
+                           const oct_cuda_sort_args *sort, int64_t n_rows)
+{
+    up->x_row = sort->x_row;
+    up->gelu = 1;
+    down->y_row = sort->order;
+    up->tiles = down->tiles = sort->tiles;
+    up->n_rows = down->n_rows = n_rows;
+    up->n_tiles = down->n_tiles = sort->n_tiles;
+    up->tile_rows = down->tile_rows = sort->tile_rows;
+}
+
 static oct_status experts_piece(oct_cuda_run *c, const oct_step *s, int64_t first, int64_t rows,
                                 oct_error *err)
 {
@@ -331,17 +343,11 @@ static oct_status experts_piece(oct_cuda_run *c, const oct_step *s, int64_t firs
     up.x = temp + t.x;
     up.y = h;
     up.y_cols = n->w[1]->layout.n_in;
-    up.x_row = sort.x_row;
-    up.gelu = 1;
     down.x = temp + t.hq;
     down.y = parts > 1 ? (float *)(void *)(temp + t.parts) : out;
     down.y_cols = D;
     down.part_stride = slots * D;
-    down.y_row = sort.order;
-    up.tiles = down.tiles = sort.tiles;
-    up.n_rows = down.n_rows = slots;
-    up.n_tiles = down.n_tiles = sort.n_tiles;
-    up.tile_rows = down.tile_rows = sort.tile_rows;
+    oct_cuda_link_experts(&up, &down, &sort, slots);
     oct_cuda_launch l = oct_cuda_sort_launch(&sort);
     OCT_TRY(oct_cuda_launch_kernel(c, &l, &sort, err));
     OCT_TRY(oct_cuda_quantise(c, row_of(c, n->in[0], first), temp + t.x, &up.act, rows, NULL, err));

@@ -137,8 +137,6 @@ static oct_status compute(oct_cuda_streamer *s, int64_t expert, unsigned char *t
     up.x = temp + t->x;
     up.y = (float *)(void *)(temp + t->h);
     up.y_cols = n->w[1]->layout.n_in;
-    up.x_row = sort.x_row;
-    up.gelu = 1;
     down.weights = (const uint8_t *)((uintptr_t)stage + t->stage_at[2] - e * down.expert_stride);
     down.scales =
         (const uint8_t *)((uintptr_t)stage + t->stage_at[3] - e * down.scale_expert_stride);
@@ -146,11 +144,7 @@ static oct_status compute(oct_cuda_streamer *s, int64_t expert, unsigned char *t
     down.y = (float *)(void *)(temp + t->parts);
     down.y_cols = D;
     down.part_stride = rows * n->n_used * D;
-    down.y_row = sort.order;
-    up.tiles = down.tiles = sort.tiles;
-    up.n_rows = down.n_rows = rows;
-    up.n_tiles = down.n_tiles = sort.n_tiles;
-    up.tile_rows = down.tile_rows = sort.tile_rows;
+    oct_cuda_link_experts(&up, &down, &sort, rows);
     oct_cuda_launch l = oct_cuda_sort_launch(&sort);
     OCT_TRY(oct_cuda_launch_kernel(c, &l, &sort, err));
     l = oct_cuda_linear_launch(&up);
