@@ -2,10 +2,9 @@
 #ifndef OCT_CONVERT_IMPL_H
 #define OCT_CONVERT_IMPL_H
 
-#include <sys/stat.h>
-
 #include "convert.h"
 #include "grok.h"
+#include "output_impl.h"
 #include "pieces.h"
 #include "source.h"
 
@@ -62,18 +61,5 @@ OCT_MUST_CHECK oct_status oct_conversion_write(oct_conversion *c, oct_lines *war
 /* Reads the temporary file back and compares all of it with the source. */
 OCT_MUST_CHECK oct_status oct_conversion_verify(oct_conversion *c, oct_q8_error *q8_error,
                                                 oct_error *err);
-
-/* Whether an open temporary file was left by the same work, so that it can be gone on with. */
-typedef bool oct_output_same(void *ctx, int fd);
-/* oct_output_create, or such a file (*resumed), if same is not NULL. */
-OCT_MUST_CHECK oct_status oct_output_create_or(oct_output *o, const char *path, uint64_t n,
-                                               oct_output_same *same, void *ctx, bool *resumed,
-                                               oct_lines *warnings, oct_error *err);
-
-/* oct_output_check where the inputs are told by their stat. */
-OCT_MUST_CHECK oct_status oct_output_check_by(const char *path,
-                                              bool (*is_input)(const void *ctx,
-                                                               const struct stat *st),
-                                              const void *ctx, oct_error *err);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "convert.h"
 #include "grok.h"
+#include "output_impl.h"
 #include "status.h"
 
 /* What a matrix of a model is. Its inputs and outputs are those of y = x W; a vector is a matrix of
@@ -174,8 +175,5 @@ OCT_MUST_CHECK oct_status oct_source_take_tokenizer(oct_source *s, const oct_sou
                                                     const oct_folders *f, oct_error *err);
 /* Releases what those two have put into s. */
 void oct_source_free_common(oct_source *s);
-
-/* Adds a line; control characters in it become '?'. Sets failed if there is no memory. */
-void oct_lines_add(oct_lines *l, const char *fmt, ...) OCT_PRINTF(2, 3);
 
 #endif

@@ -88,7 +88,7 @@ void oct_kv_cache_free(oct_kv_cache *kv)
     kv->data = NULL;
 }
 
-static unsigned char *k_of(const oct_kv_cache *kv, int64_t layer, int64_t page, int64_t head)
+unsigned char *oct_kv_cache_page(const oct_kv_cache *kv, int64_t layer, int64_t page, int64_t head)
 {
     int64_t heads = kv->n_heads / kv->n_domains, domain = head / heads;
     return kv->data + kv->domain_stride * (size_t)domain +
@@ -98,14 +98,15 @@ static unsigned char *k_of(const oct_kv_cache *kv, int64_t layer, int64_t page, 
 /* V begins behind the K of a page. */
 static unsigned char *v_of(const oct_kv_cache *kv, int64_t layer, int64_t page, int64_t head)
 {
-    return k_of(kv, layer, page, head) + (size_t)(OCT_KV_PAGE * kv->head_dim) * kv->elem_bytes;
+    return oct_kv_cache_page(kv, layer, page, head) +
+           (size_t)(OCT_KV_PAGE * kv->head_dim) * kv->elem_bytes;
 }
 
 unsigned char *oct_kv_cache_k(const oct_kv_cache *kv, int64_t layer, int64_t seq, int64_t head,
                               int64_t pos)
 {
     int64_t at = pos % OCT_KV_PAGE;
-    return k_of(kv, layer, oct_kv_page_at(kv->pages, seq, pos), head) +
+    return oct_kv_cache_page(kv, layer, oct_kv_page_at(kv->pages, seq, pos), head) +
            (size_t)(at / OCT_KV_LANES * OCT_KV_LANES * kv->head_dim) * kv->elem_bytes;
 }
 
@@ -119,8 +120,8 @@ unsigned char *oct_kv_cache_v(const oct_kv_cache *kv, int64_t layer, int64_t seq
 
 void oct_kv_cache_copy(const oct_kv_cache *kv, int64_t layer, int64_t head, const oct_kv_copy *c)
 {
-    unsigned char *to = k_of(kv, layer, c->to, head);
-    const unsigned char *from = k_of(kv, layer, c->from, head);
+    unsigned char *to = oct_kv_cache_page(kv, layer, c->to, head);
+    const unsigned char *from = oct_kv_cache_page(kv, layer, c->from, head);
     size_t lanes = OCT_KV_LANES * kv->elem_bytes, group = lanes * (size_t)kv->head_dim;
     size_t whole = (size_t)(c->n_pos / OCT_KV_LANES) * group;
     size_t part = (size_t)(c->n_pos % OCT_KV_LANES) * kv->elem_bytes;

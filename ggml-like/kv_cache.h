@@ -51,6 +51,9 @@ unsigned char *oct_kv_cache_k(const oct_kv_cache *kv, int64_t layer, int64_t seq
 unsigned char *oct_kv_cache_v(const oct_kv_cache *kv, int64_t layer, int64_t seq, int64_t head,
                               int64_t pos);
 
+/* First byte of K and V of a page, head_bytes. */
+unsigned char *oct_kv_cache_page(const oct_kv_cache *kv, int64_t layer, int64_t page, int64_t head);
+
 /* Copies keys and values of one layer and head, and not a byte of later positions: these may be
  * written at the same time. */
 void oct_kv_cache_copy(const oct_kv_cache *kv, int64_t layer, int64_t head, const oct_kv_copy *c);

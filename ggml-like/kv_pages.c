@@ -361,3 +361,81 @@ int64_t oct_kv_pages_reuse(oct_kv_pages *p, int64_t seq, const int32_t *ids, int
     }
     return p->len[seq] = b * OCT_KV_PAGE;
 }
+
+/* ---- the index as a list ---- */
+
+/* A page enters the index behind the one that it continues, so that has a smaller serial number. */
+static int by_serial(const void *a, const void *b, void *pages)
+{
+    const oct_kv_page *p = pages;
+    const uint64_t x = p[*(const int32_t *)a].serial, y = p[*(const int32_t *)b].serial;
+    return (x > y) - (x < y);
+}
+
+/* The page of the index with this serial number, of n sorted by it. */
+static int32_t page_of(const oct_kv_pages *p, const int32_t *sorted, int64_t n, uint64_t serial)
+{
+    int64_t first = 0, end = n;
+    while (first < end) {
+        const int64_t mid = first + (end - first) / 2;
+        if (p->page[sorted[mid]].serial < serial)
+            first = mid + 1;
+        else
+            end = mid;
+    }
+    return first < n && p->page[sorted[first]].serial == serial ? sorted[first] : NONE;
+}
+
+/* Adds a page, unless the one that it continues was given up: then nobody finds it any more. */
+static void list_page(const oct_kv_pages *p, const int32_t *sorted, int64_t n_sorted, int32_t i,
+                      int32_t *at, oct_kv_listed *out, int64_t *n)
+{
+    const uint64_t parent = p->page[i].parent;
+    const int32_t before = parent ? page_of(p, sorted, n_sorted, parent) : NONE;
+    if (parent && (before == NONE || at[before] == NONE))
+        return;
+    out[*n] = (oct_kv_listed){i, parent ? at[before] : NONE};
+    at[i] = (int32_t)(*n)++;
+}
+
+oct_status oct_kv_pages_list(const oct_kv_pages *p, oct_kv_listed **out, int64_t *n, oct_error *err)
+{
+    const size_t pages = (size_t)p->n_pages;
+    int32_t *sorted = malloc(pages * sizeof *sorted), *at = malloc(pages * sizeof *at);
+    int64_t n_sorted = 0;
+    *n = 0;
+    *out = malloc(pages * sizeof **out);
+    if (sorted && at && *out) {
+        memset(at, 0xff, pages * sizeof *at); /* NONE */
+        for (int32_t i = 0; i < p->n_pages - p->n_fresh; i++)
+            if (p->page[i].serial)
+                sorted[n_sorted++] = i;
+        qsort_r(sorted, (size_t)n_sorted, sizeof *sorted, by_serial, p->page);
+        for (int64_t i = 0; i < n_sorted; i++)
+            if (p->page[sorted[i]].refs > 0)
+                list_page(p, sorted, n_sorted, sorted[i], at, *out, n);
+        for (int32_t i = p->newest; i != NONE; i = p->page[i].older)
+            list_page(p, sorted, n_sorted, i, at, *out, n);
+    } else {
+        free(*out);
+        *out = NULL;
+    }
+    free(sorted);
+    free(at);
+    return *out ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "KV cache: out of memory for a list");
+}
+
+void oct_kv_pages_put(oct_kv_pages *p, const int32_t ids[OCT_KV_PAGE], int64_t parent)
+{
+    const int32_t i = take(p);
+    const oct_kv_page *before = parent == NONE ? NULL : &p->page[parent];
+    assert(parent < i);
+    memcpy(p->ids[i], ids, sizeof *p->ids);
+    enter(p, i, before ? before->serial : 0, p->hash(before ? before->hash : 0, ids, OCT_KV_PAGE));
+}
+
+void oct_kv_pages_put_end(oct_kv_pages *p)
+{
+    for (int64_t i = p->n_pages - p->n_fresh; i-- > 0;)
+        release(p, (int32_t)i);
+}

@@ -103,4 +103,19 @@ void oct_kv_pages_fork(oct_kv_pages *p, int64_t from, int64_t to);
  * how many positions that are. */
 int64_t oct_kv_pages_reuse(oct_kv_pages *p, int64_t seq, const int32_t *ids, int64_t n);
 
+/* A page of the index in a list in which each stands behind the one that it continues. */
+typedef struct oct_kv_listed {
+    int32_t page;
+    int32_t parent; /* its index in the list; -1: none */
+} oct_kv_listed;
+/* The pages of the index: those that sequences hold, then the others, the last used first. *out is
+ * malloc'd. */
+OCT_MUST_CHECK oct_status oct_kv_pages_list(const oct_kv_pages *p, oct_kv_listed **out, int64_t *n,
+                                            oct_error *err);
+/* Fills a pool that no page was ever taken of: page 0, then 1 and so on, holds ids behind those of
+ * page `parent`, which was put before; -1: from the beginning on. oct_kv_pages_put_end must follow
+ * before any other call: it is as if all had been used, the first one last. */
+void oct_kv_pages_put(oct_kv_pages *p, const int32_t ids[OCT_KV_PAGE], int64_t parent);
+void oct_kv_pages_put_end(oct_kv_pages *p);
+
 #endif

@@ -240,6 +240,29 @@ typedef struct oct_kv_usage {
 } oct_kv_usage;
 OCT_API void oct_session_get_kv(const oct_session *s, oct_kv_usage *usage);
 
+/* Full pages for a later process, in a file of `folder` that is named after the model's fingerprint
+ * (and, of several, the rank, which writes to its own disk): no larger than the pool, readable by
+ * its owner alone, since it tells what was asked. What its bits depend on stands in it, with
+ * checksums: build of Octet, model, KV type, activations, heads of the rank. */
+typedef struct oct_kv_kept {
+    int64_t pages;            /* written, or taken up; on ranks what all of them have */
+    uint64_t bytes;           /* of them, on this rank */
+    char why[OCT_ERROR_TEXT]; /* restore: why what is there was not used, in one line, or "" */
+} oct_kv_kept;
+/* Writes the pages that oct_session_reuse could find, those used last first, for about so many
+ * seconds; then it ends with what there is. The file replaces the last one when it is complete. No
+ * page: what is there stays. The folder is made, too. Not to be cancelled. OCT_ERR_IO: a folder or
+ * disk that cannot take it, on any rank. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_save(oct_session *s, const char *folder,
+                                                   double seconds, oct_kv_kept *kept,
+                                                   oct_error *err);
+/* Before anything is evaluated: takes up what was saved, for oct_session_reuse. As many pages as
+ * the pool has room for, those used last. A file that is damaged or of something else is not used
+ * at all: see kept->why. That there is none is fine. OCT_ERR_IO: a folder that cannot be made or
+ * written to; OCT_ERR_ARG: the session has evaluated already; OCT_ERR_CANCELLED. */
+OCT_API OCT_MUST_CHECK oct_status oct_session_restore(oct_session *s, const char *folder,
+                                                      oct_kv_kept *kept, oct_error *err);
+
 typedef struct oct_session_stats {
     uint64_t tokens, bytes_read; /* weights, scales and KV read by all evals so far */
     uint64_t kv_read;            /* the part of bytes_read that is keys and values */

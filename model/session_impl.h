@@ -49,6 +49,8 @@ enum {
     OCT_ORDER_TRUNCATE = OCT_ORDER_EVAL + OCT_PHASES,
     OCT_ORDER_FORK,
     OCT_ORDER_REUSE,
+    OCT_ORDER_SAVE,
+    OCT_ORDER_RESTORE,
     OCT_ORDER_REPORT,
     OCT_ORDER_END
 };
@@ -56,9 +58,10 @@ enum {
 /* An order and all that belongs to it are one message. */
 typedef struct oct_rank_order {
     /* EVAL: tokens, logits wanted; TRUNCATE: sequence, length; FORK: from, to; REUSE: sequence,
-     * positions */
+     * positions; SAVE: milliseconds; RESTORE: nothing */
     int64_t what, a, b;
-    int32_t rows[]; /* EVAL: token[a], seq[a], out_row[b]; REUSE: ids[b] */
+    int32_t rows[]; /* EVAL: token[a], seq[a], out_row[b]; REUSE: ids[b]; SAVE, RESTORE: the folder,
+                       with its NUL */
 } oct_rank_order;
 
 /* Numbers of an order EVAL, and bytes of one with so many. */
@@ -94,5 +97,7 @@ void oct_eval_end(oct_session *s); /* the other ranks stop serving */
 /* On other ranks: TRUNCATE, FORK and REUSE in s->order, which came with n_rows numbers; other
  * orders are nothing to it. */
 OCT_MUST_CHECK oct_status oct_session_obey_kv(oct_session *s, int64_t n_rows, oct_error *err);
+/* SAVE and RESTORE. */
+OCT_MUST_CHECK oct_status oct_session_obey_saving(oct_session *s, int64_t n_rows, oct_error *err);
 
 #endif

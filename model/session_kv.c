@@ -91,6 +91,8 @@ oct_status oct_session_obey_kv(oct_session *s, int64_t n_rows, oct_error *err)
         return oct_session_fork(s, (int32_t)o->a, (int32_t)o->b, err);
     else if (o->what == OCT_ORDER_REUSE)
         return obey_reuse(s, n_rows, err);
+    else if (o->what == OCT_ORDER_SAVE || o->what == OCT_ORDER_RESTORE)
+        return oct_session_obey_saving(s, n_rows, err);
     return OCT_OK;
 }
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,46 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "convert_impl.h"
+#include "output_impl.h"
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+
+void oct_lines_add(oct_lines *l, const char *fmt, ...)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 16;
+        char **p = cap > SIZE_MAX / sizeof *p ? NULL : realloc(l->line, cap * sizeof *p);
+        if (!p) {
+            l->failed = true;
+            return;
+        }
+        l->line = p;
+        l->cap = cap;
+    }
+    char *s = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vasprintf(&s, fmt, ap);
+    va_end(ap);
+    if (n < 0) {
+        l->failed = true;
+        return;
+    }
+    for (char *c = s; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    l->line[l->n++] = s;
+}
+
+void oct_lines_free(oct_lines *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->line[i]);
+    free(l->line);
+    *l = (oct_lines){0};
+}
+
+/* ---- names ---------------------------------------------------------------------------------- */
 
 /* The folder of a path, malloc'd; *base is the name in it, inside path. NULL: no memory. */
 static char *folder_of(const char *path, const char **base)
