@@ -15,14 +15,21 @@ trap 'rm -rf "$work"' EXIT
 . "$(dirname "$0")/mpi_rig.sh"
 command -v curl >/dev/null || skip "no curl"
 
-mpirun -n 2 --oversubscribe "$octet" serve -m "$models/tiny-grok.gguf" --port 0 -t 1 --chunk 1 \
-    >/dev/null 2>"$work/err" &
-job=$!
-for _ in $(seq 600); do
-    url=$(sed -n 's/^listening at //p' "$work/err")
-    [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
-    sleep 0.1
-done
+# Starts two ranks with more options; url and job are set when they answer.
+serve_two()
+{
+    : >"$work/err"
+    mpirun -n 2 --oversubscribe "$octet" serve -m "$models/tiny-grok.gguf" --port 0 -t 1 --chunk 1 "$@" \
+        >/dev/null 2>"$work/err" &
+    job=$!
+    for _ in $(seq 600); do
+        url=$(sed -n 's/^listening at //p' "$work/err")
+        [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
+        sleep 0.1
+    done
+}
+
+serve_two
 ask='{"prompt":"x","max_tokens":900,"ignore_eos":true,"stream":true}'
 for i in 1 2 3; do
     curl -sN "$url/v1/completions" -d "$ask" >"$work/stream$i" &
@@ -44,5 +51,27 @@ for i in 1 2 3; do
     grep -q '^data: {"error":' "$work/stream$i" || bad "stream $i ends without an error: $(tail -c 200 "$work/stream$i")"
     ! grep -q 'DONE' "$work/stream$i" || bad "stream $i was complete: the test proves nothing"
 done
+
+# --kv-save: each rank keeps its part, and after a restart the prompt is there; a rank whose part is damaged
+# makes all go on without.
+prompt=$(seq -s, 10 309)
+keep()
+{
+    serve_two --kv-save "$work/kv" --chunk 512
+    said=$(curl -s "$url/v1/completions" -d "{\"prompt\":[$prompt],\"max_tokens\":20,\"seed\":1}")
+    [[ $said == *"\"cached_tokens\":$1"* ]] || bad "cached tokens, expected $1: $said"
+    text=$(sed 's/.*"text":\("[^"]*"\).*/\1/' <<<"$said")
+    [ "${first:=$text}" = "$text" ] || bad "text $text, expected $first"
+    find_ranks 2 || bad "no two ranks"
+    kill -TERM "${pid[@]}"
+    wait $job
+    grep -q "^$2" "$work/err" || bad "it does not say \"$2\": $(cat "$work/err")"
+}
+keep 0 'saved 2 of 2 pages'
+keep 256 'restored 2 pages'
+printf x | dd of="$(echo "$work"/kv/*-1-of-2.kv)" bs=1 seek=9000 conv=notrunc status=none
+keep 0 'saved keys and values are not used: rank 1: '
+keep 256 'saved 2 of 2 pages'
+[ $fails = 0 ] && say "serve_ranks: pages of keys and values are kept by two ranks"
 [ $fails = 0 ] && say "serve_ranks: a lost rank is told to every stream; exit code $code"
 [ $fails = 0 ]

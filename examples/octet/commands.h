@@ -13,6 +13,7 @@ typedef struct oct_command {
     int (*run)(int argc, char **argv);
     const char *what;
     bool ranks; /* works with others that are started with it */
+    bool lasts; /* after a signal rank 0 says when it is over */
 } oct_command;
 extern const oct_command oct_commands[];
 extern const int oct_n_commands;

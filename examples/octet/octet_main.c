@@ -6,8 +6,9 @@
 #include "ranks.h"
 
 const oct_command oct_commands[] = {
-#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what, false},
-#define OCT_RANKS_COMMAND(name, what) {#name, oct_cmd_##name, what, true},
+#define OCT_COMMAND(name, what) {#name, oct_cmd_##name, what, false, false},
+#define OCT_RANKS_COMMAND(name, what) {#name, oct_cmd_##name, what, true, false},
+#define OCT_SERVER_COMMAND(name, what) {#name, oct_cmd_##name, what, true, true},
 #include "commands.inc"
 };
 enum { N_COMMANDS = sizeof oct_commands / sizeof *oct_commands };
@@ -27,7 +28,7 @@ const char oct_program_exit_codes[] =
 static int run_command(const oct_command *c, int argc, char **argv)
 {
     /* The others need not wait for one that works alone; perhaps they are other programs. */
-    int code = c->ranks ? oct_ranks_start() : -1;
+    int code = c->ranks ? oct_ranks_start(c->lasts) : -1;
     if (code >= 0)
         return code;
     code = c->run(argc, argv);

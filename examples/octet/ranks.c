@@ -30,7 +30,7 @@ static int serve(void)
     return status == OCT_OK ? OCT_EXIT_OK : OCT_EXIT_ERROR;
 }
 
-int oct_ranks_start(void)
+int oct_ranks_start(bool lasts)
 {
     oct_error err = {0};
     if (oct_job_join(say, NULL, &job, &err) != OCT_OK) {
@@ -38,7 +38,11 @@ int oct_ranks_start(void)
         oct_ranks_end();
         return code;
     }
-    return oct_job_rank(job) == 0 ? -1 : serve();
+    if (oct_job_rank(job) == 0)
+        return -1;
+    if (lasts)
+        oct_cli_grace(0);
+    return serve();
 }
 
 oct_job *oct_ranks_job(void)

@@ -11,8 +11,8 @@
 
 /* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is
  * the MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has
- * served until the end, or after an error. */
-int oct_ranks_start(void);
+ * served until the end, or after an error. lasts: such a rank leaves a first signal to rank 0. */
+int oct_ranks_start(bool lasts);
 
 oct_job *oct_ranks_job(void); /* NULL: one process */
 

@@ -24,8 +24,8 @@ enum { KEY_MAX = 4096, PARALLEL = 32, QUEUE = 64, PORT = 8080 };
 typedef struct serve_state {
     oct_cli_session session;
     oct_serve_config config;
-    const char *key_file, *kv_memory;
-    int64_t port, step_rows, keep_alive, timeout, drain, body_mib;
+    const char *key_file, *kv_memory, *kv_save;
+    int64_t port, step_rows, keep_alive, timeout, drain, body_mib, save_time;
     uint64_t kv_bytes;
     oct_serve_server server;
 } serve_state;
@@ -66,6 +66,12 @@ static int parse(serve_state *v, int argc, char **argv)
         OCT_ROW_TEXT(0, "kv-memory", &v->kv_memory, "SIZE",
                      "for keys and values of all texts: 8G, 512M [a quarter of what\n"
                      "is free beside the weights, as far as it is of use]"),
+        OCT_ROW_TEXT(0, "kv-save", &v->kv_save, "DIR",
+                     "keep keys and values of prompts and texts in DIR while the\n"
+                     "server is down; it tells who can read it what was asked"),
+        OCT_ROW_INT(0, "kv-save-time", &v->save_time, 0, 86400, "S",
+                    "seconds that saving may take at the end [20]; what is not\n"
+                    "written by then, the oldest, is left out"),
         OCT_ROW_INT(0, "step-rows", &v->step_rows, 0, 16384, "N",
                     "tokens of a step while texts are generated [0: as many as\n"
                     "the machine computes while it reads the weights]"),
@@ -228,6 +234,44 @@ static void measure_pace(const serve_state *v, const oct_session *s, const oct_s
     out->op_rate = (host.ops.min + host.ops.max) / 2 / passes;
 }
 
+/* What an earlier server has saved. False: DIR cannot be used. */
+static bool restore(const serve_state *v, oct_session *s, oct_error *err)
+{
+    oct_kv_kept kept;
+    char size[24];
+    const double start = oct_seconds();
+    if (!v->kv_save)
+        return true;
+    const oct_status status = oct_session_restore(s, v->kv_save, &kept, err);
+    if (status == OCT_ERR_CANCELLED)
+        return true; /* the engine sees to the end */
+    if (status != OCT_OK)
+        return false;
+    if (kept.why[0])
+        oct_serve_log("saved keys and values are not used: %s", kept.why);
+    else
+        oct_serve_log("restored %lld pages of keys and values (%s) in %.1f s",
+                      (long long)kept.pages, oct_memory_text(kept.bytes, size),
+                      oct_seconds() - start);
+    return true;
+}
+
+static void save(const serve_state *v, oct_session *s)
+{
+    oct_error err = {0};
+    oct_kv_kept kept;
+    oct_kv_usage kv;
+    char size[24];
+    const double start = oct_seconds();
+    oct_session_get_kv(s, &kv);
+    if (oct_session_save(s, v->kv_save, (double)v->save_time, &kept, &err) != OCT_OK)
+        oct_cli_error("keys and values are not saved: %s", err.text);
+    else
+        oct_serve_log("saved %lld of %lld pages of keys and values (%s) in %.1f s",
+                      (long long)kept.pages, (long long)(kv.cached + kv.used),
+                      oct_memory_text(kept.bytes, size), oct_seconds() - start);
+}
+
 static void run_engine(serve_state *v, oct_model *m, const oct_session_params *p)
 {
     oct_error err = {0};
@@ -241,7 +285,11 @@ static void run_engine(serve_state *v, oct_model *m, const oct_session_params *p
                                    .max_waiting = v->config.n_queue,
                                    .step_rows = v->step_rows};
     measure_pace(v, session, p, &params);
-    oct_serve_engine_run(e, session, &params);
+    e->session = session;
+    if (restore(v, session, &err))
+        oct_serve_engine_run(e, session, &params);
+    else
+        oct_serve_engine_fail(e, &err);
 }
 
 static int serve(serve_state *v, oct_model *m, const oct_session_params *p)
@@ -270,6 +318,8 @@ static int serve(serve_state *v, oct_model *m, const oct_session_params *p)
     else if (*oct_cli_cancel_flag())
         code = oct_cli_interrupt_code();
     oct_scheduler_free(s->engine.scheduler);
+    if (status == OCT_OK && v->kv_save)
+        save(v, s->engine.session);
     oct_session_free(s->engine.session);
     oct_serve_server_close(s);
     return code;
@@ -297,7 +347,8 @@ int oct_cmd_serve(int argc, char **argv)
                       .port = PORT,
                       .keep_alive = 5,
                       .timeout = 30,
-                      .body_mib = 4};
+                      .body_mib = 4,
+                      .save_time = 20};
     int code = parse(&v, argc, argv);
     if (code < 0)
         code = check(&v);
