@@ -66,6 +66,9 @@ def walk(b):
     b.keys("The history of the city" + ENTER)
     b.wait("an answer streams", said(1))
     b.wait("tokens/s are told", "return document.querySelector('article.assistant small')?.textContent.includes('tokens/s')", 90)
+    b.wait("and the share of what the machine can read",
+           "const share = document.querySelector('article.assistant small').textContent.match(/([\\d.e+-]+) % of the read limit of this machine/);"
+           "return share && Number(share[1]) > 0 && Number(share[1]) < 200", 10)
     b.wait("the message stays on the screen", "return document.getElementById('text').getBoundingClientRect().bottom <= innerHeight")
     b.picture("answer")
     b.run("document.getElementById('new').click(); settings.max_tokens = '4000'")  # as long as the context has room

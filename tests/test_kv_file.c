@@ -1,5 +1,5 @@
 /* test_kv_file.c: pages saved by one session and taken up by another give the bits of fresh ones,
- * on NUMA domains, devices and ranks; what is damaged or of something else is refused as a whole. */
+ * on NUMA domains, devices, ranks; what is damaged or of something else is refused as a whole. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -216,22 +216,45 @@ static void say_where(const serve_state *v)
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-/* What the machine reads and computes, for steps in which a prompt delays no text for much longer
- * than the weights take to be read. Of a model that may lie in caches nothing is known. */
-static void measure_pace(const serve_state *v, const oct_session *s, const oct_session_params *p,
-                         oct_scheduler_params *out)
+/* Bytes per second over the experts of a model that is so small that it may lie in caches. */
+static double read_small(oct_session *s)
+{
+    static const size_t distances[] = {0, 4096, 16384};
+    const uint64_t bytes = 64 << 20;
+    double best = 0;
+    int64_t next = 0;
+    for (int i = 0; i < 3 * (int)(sizeof distances / sizeof *distances); i++) {
+        const double rate = oct_measure_read(s, distances[i / 3], bytes, &next);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* What the machine reads and computes: for whoever looks at the figures, and for steps in which a
+ * prompt delays no text for much longer than the weights take to be read. What a small model's
+ * steps should be like is not known from that. Returns what it reads; 0: unknown, or not all. */
+static double measure_pace(const serve_state *v, oct_session *s, const oct_session_params *p,
+                           oct_scheduler_params *out)
 {
     oct_host host;
     oct_error ignored = {0}; /* then as where nothing is known */
     oct_instruction integer;
+    oct_gpu_share gpus[OCT_MAX_GPUS];
     const oct_job *job = oct_ranks_job();
     const int i = oct_instruction_find(oct_session_isa(s), OCT_PROBE_INT);
-    if (v->step_rows > 0 || oct_model_get_info(v->config.model)->weight_bytes < PACED_BYTES ||
-        !oct_instruction_get(i, &integer) || oct_host_measure(p, &host, &ignored) != OCT_OK)
-        return;
-    const double passes = p->act == OCT_ACT_I16 && integer.passes16 > 0 ? integer.passes16 : 1;
-    out->read_rate = job ? oct_job_pace(job)->read : (host.read.min + host.read.max) / 2;
-    out->op_rate = (host.ops.min + host.ops.max) / 2 / passes;
+    const bool small = oct_model_get_info(v->config.model)->weight_bytes < PACED_BYTES,
+               alone = oct_session_get_gpus(s, gpus, NULL) == 0;
+    if (small)
+        return !alone ? 0 : job ? oct_job_pace(job)->read : read_small(s);
+    if (oct_host_measure(p, &host, &ignored) != OCT_OK)
+        return 0;
+    const double read = job ? oct_job_pace(job)->read : (host.read.min + host.read.max) / 2;
+    if (v->step_rows == 0 && oct_instruction_get(i, &integer)) {
+        const double passes = p->act == OCT_ACT_I16 && integer.passes16 > 0 ? integer.passes16 : 1;
+        out->read_rate = read;
+        out->op_rate = (host.ops.min + host.ops.max) / 2 / passes;
+    }
+    return alone ? read : 0;
 }
 
 /* What an earlier server has saved. False: DIR cannot be used. */
@@ -284,8 +307,8 @@ static void run_engine(serve_state *v, oct_model *m, const oct_session_params *p
     oct_scheduler_params params = {.max_running = v->config.n_parallel,
                                    .max_waiting = v->config.n_queue,
                                    .step_rows = v->step_rows};
-    measure_pace(v, session, p, &params);
     e->session = session;
+    e->read_limit = measure_pace(v, session, p, &params);
     if (restore(v, session, &err))
         oct_serve_engine_run(e, session, &params);
     else

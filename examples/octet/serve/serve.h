@@ -37,7 +37,7 @@ typedef struct oct_serve_fault {
     const char *type, *code; /* static; code may be NULL */
     char param[64];          /* "": none */
     char message[512];
-    int retry_after; /* seconds; 0: not said */
+    int retry_after; /* seconds; 0: not said; -1: it is no use */
 } oct_serve_fault;
 
 /* Fills *f and returns false, for the end of a function that parses. */

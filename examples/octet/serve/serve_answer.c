@@ -467,8 +467,11 @@ static void on_end(oct_serve_part *p, oct_serve_choice *c, const oct_serve_event
     if (!a->req || c->finish)
         return;
     if (e->end == OCT_END_ERROR) {
-        oct_serve_refuse(&f, 500, e->status == OCT_ERR_NUMERIC ? "numeric" : NULL, "", "%s",
-                         e->error ? e->error : "out of memory");
+        const bool numeric = e->status == OCT_ERR_NUMERIC;
+        oct_serve_refuse(&f, 500, numeric ? "numeric" : NULL, "", "%s%s",
+                         e->error ? e->error : "out of memory",
+                         numeric ? "; is the model's file whole? octet info --verify looks" : "");
+        f.retry_after = numeric ? -1 : 0;
         fail(a, &f);
         return;
     }

@@ -113,6 +113,7 @@ static void publish(oct_serve_engine *e, double seconds)
     f.session.expert_rows = NULL;
     f.comm = oct_job_stats(oct_ranks_job());
     f.eval_seconds = f.session.seconds;
+    f.read_limit = e->read_limit;
     pthread_mutex_lock(&e->lock);
     f.step_seconds = e->figures.step_seconds + seconds;
     e->figures = f;

@@ -41,6 +41,8 @@ typedef struct oct_serve_figures {
     oct_session_stats session; /* without expert_rows */
     oct_comm_stats comm;
     double step_seconds, eval_seconds; /* all steps so far; the part inside oct_eval */
+    double read_limit; /* bytes per second that the session's threads read at best; 0: unknown, or
+                          GPUs read, too */
 } oct_serve_figures;
 
 typedef struct oct_serve_engine {
@@ -57,6 +59,7 @@ typedef struct oct_serve_engine {
     /* The engine's. */
     oct_scheduler *scheduler;
     oct_session *session;
+    double read_limit; /* as in the figures; before oct_serve_engine_run */
     oct_serve_events filling;
     bool lost; /* memory was refused for an event: nothing can be trusted */
 } oct_serve_engine;

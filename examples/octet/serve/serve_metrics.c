@@ -89,6 +89,10 @@ static void put_scheduler(FILE *f, const oct_serve_figures *g)
     put(f, "prefill_tokens_total", "counter", "Rows of prompts evaluated.",
         (double)s->prompt.tokens);
     put(f, "decode_tokens_total", "counter", "Rows of texts evaluated.", (double)s->text.tokens);
+    put(f, "prefill_bytes_read_total", "counter", "Bytes read in steps, the share of prompts.",
+        (double)s->prompt.bytes_read);
+    put(f, "decode_bytes_read_total", "counter", "Bytes read in steps, the share of texts.",
+        (double)s->text.bytes_read);
     put(f, "step_seconds_total", "counter", "Time inside steps.", g->step_seconds);
     put(f, "eval_seconds_total", "counter", "Time inside steps that the model took.",
         g->eval_seconds);
@@ -104,8 +108,11 @@ static void put_session(FILE *f, const oct_serve_figures *g)
             (long long)kv->used, (long long)kv->cached,
             (long long)(kv->pages - kv->used - kv->cached));
     put(f, "kv_page_bytes", "gauge", "Bytes of a page on this rank.", (double)kv->page_bytes);
-    put(f, "bytes_read_total", "counter", "Weights, keys and values read.",
+    put(f, "bytes_read_total", "counter", "Weights, keys and values read by this rank.",
         (double)g->session.bytes_read);
+    if (g->read_limit > 0)
+        put(f, "read_limit_bytes_per_second", "gauge",
+            "What this rank's threads read at best, measured at the start.", g->read_limit);
     put(f, "rank_exchange_seconds_total", "counter",
         "Time in messages of ranks, waiting for the slowest included.", g->comm.seconds);
 }

@@ -284,6 +284,8 @@ void oct_serve_reply_fault(oct_serve_server *s, struct evhttp_request *req,
         snprintf(seconds, sizeof seconds, "%d", f->retry_after);
         evhttp_add_header(out, "Retry-After", seconds);
     }
+    if (f->retry_after < 0) /* clients would, after 500 */
+        evhttp_add_header(out, "x-should-retry", "false");
     if (f->status == 401)
         evhttp_add_header(out, "WWW-Authenticate", "Bearer");
     oct_serve_reply_json(s, req, f->status, oct_serve_fault_json(f));
