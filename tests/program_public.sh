@@ -28,6 +28,11 @@ quiet gcc -std=c11 -D_GNU_SOURCE -DOCT_COMMIT='""' -Wall -Wextra -Werror -I. -Ib
     ./*.c bench/*.c serve/*.c -o octet $(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --cflags --libs octet) \
     $(pkg-config --cflags --libs jansson libedit libevent_core libevent_extra) -lm -Wl,-rpath,"$libdir"
 
+# shellcheck disable=SC2046
+quiet gcc -std=c11 -Wall -Wextra -Werror "$source/examples/own_server.c" -o own_server \
+    $(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --cflags --libs octet) \
+    $(pkg-config --cflags --libs libevent_core libevent_extra)
+
 same()
 {
     local here there
