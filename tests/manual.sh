@@ -139,5 +139,14 @@ else
     echo "manual: SKIPPED zsh: it is not here"
 fi
 
+# The page about serving names every path, and only options that there are.
+doc=$OCT_TEST_SOURCE/examples/serving.md
+for path in $(sed -n 's/^    {"\(\/[^"]*\)", .*/\1/p' "$OCT_TEST_SOURCE/examples/octet/serve/serve_routes.c"); do
+    grep -qE "(GET|POST|,) ?\`?(GET |POST )?$path[\`,]" "$doc" || fail "serving.md lacks $path"
+done
+for option in $(grep -oE -- '`--[a-z-]+' "$doc" | tr -d '`' | sort -u); do
+    "$OCT_TEST_OCTET" serve --help | grep -q -- "$option" || [ "$option" = --verify ] || fail "serving.md has $option"
+done
+
 [ $failures = 0 ] && echo "manual: ${#pages[@]} pages, completions"
 [ $failures = 0 ]
