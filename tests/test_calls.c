@@ -266,6 +266,8 @@ static void eval(world *w)
     free(logits);
 }
 
+static char folder[] = "/tmp/octet-calls-XXXXXX"; /* of keys and values */
+
 static void pages(world *w)
 {
     int k;
@@ -280,7 +282,8 @@ static void pages(world *w)
     const int64_t n_vocab = oct_model_get_info(w->model[w->of[k]])->n_vocab;
     for (int i = 0; i < 300; i++)
         ids[i] = (int32_t)(below(50) ? 5 : number(0, n_vocab));
-    switch (below(6)) {
+    oct_kv_kept kept;
+    switch (below(8)) {
     case 0: oct_session_truncate(s, (int32_t)number(0, 3), number(0, 200)); break;
     case 1:
         answered(w, oct_session_fork(s, (int32_t)number(0, 3), (int32_t)number(0, 3), &e), &e);
@@ -293,6 +296,8 @@ static void pages(world *w)
         break;
     case 3: (void)oct_session_pos(s, (int32_t)number(0, 3)); break;
     case 4: oct_session_get_kv(s, &usage); break;
+    case 5: answered(w, oct_session_save(s, folder, (double)number(-1, 2), &kept, &e), &e); break;
+    case 6: answered(w, oct_session_restore(s, folder, &kept, &e), &e); break;
     default: oct_session_get_stats(s, &stats); (void)oct_session_isa(s);
     }
     w->calls++;
@@ -444,6 +449,7 @@ static void test_sequences(void **state)
                                              text, sample, schedule, schedule, schedule, schedule};
     const char *seed = getenv("OCT_TEST_SEED"), *n = getenv("OCT_TEST_ROUNDS");
     const int64_t rounds = n ? atoll(n) : 3000;
+    assert_non_null(mkdtemp(folder));
     rng = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
     printf("OCT_TEST_SEED=%llu\n", (unsigned long long)rng);
     fflush(stdout);
@@ -465,6 +471,9 @@ static void test_sequences(void **state)
                 open_model(&w);
     }
     end(&w);
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
     printf("%lld calls, %lld of them refused\n", (long long)w.calls, (long long)w.errors);
     assert_true(w.calls > rounds / 4 && w.errors > 0);
 }

@@ -222,6 +222,27 @@ static oct_status do_synthetic(oct_error *err)
     return oct_synthetic_write(&p, err);
 }
 
+static oct_session *evaluated;
+
+/* What a session has evaluated, saved and taken up by another. */
+static oct_status do_save(oct_error *err)
+{
+    const oct_session_params p = {.n_ctx = 200, .n_threads = 1};
+    oct_session *s;
+    oct_kv_kept kept;
+    oct_status status = oct_session_save(evaluated, folder, 9, &kept, err);
+    if (status == OCT_OK)
+        status = oct_session_new(odd, &p, &s, err);
+    if (status != OCT_OK)
+        return status;
+    status = oct_session_restore(s, folder, &kept, err);
+    if (status == OCT_OK && kept.why[0])
+        status = oct_fail(err, OCT_ERR_MEMORY, "%s", kept.why);
+    assert_true(kept.pages == (status == OCT_OK));
+    oct_session_free(s);
+    return status;
+}
+
 /* ---- one after the other --------------------------------------------------------------------- */
 
 static void refuse_each(const char *what, oct_status (*work)(oct_error *err))
@@ -252,6 +273,25 @@ static void refuse_each(const char *what, oct_status (*work)(oct_error *err))
     assert_true(n > 1 && n_failed > 0);
 }
 
+static void refuse_saving(void)
+{
+    const oct_session_params p = {.n_ctx = 200, .n_threads = 1};
+    char file[128];
+    int32_t token[130];
+    float *logits = malloc((size_t)oct_model_get_info(odd)->n_vocab * sizeof *logits);
+    for (int i = 0; i < 130; i++)
+        token[i] = 5 + i % 7;
+    assert_int_equal(oct_session_new(odd, &p, &evaluated, NULL), OCT_OK);
+    assert_int_equal(oct_eval(evaluated, &(oct_batch){.n = 130, .token = token}, logits, NULL),
+                     OCT_OK);
+    refuse_each("save", do_save);
+    snprintf(file, sizeof file, "%s/octet-%016llx.kv", folder,
+             (unsigned long long)oct_model_get_info(odd)->fingerprint);
+    assert_int_equal(unlink(file), 0);
+    oct_session_free(evaluated);
+    free(logits);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -274,6 +314,7 @@ static void test_refused(void **state)
     refuse_each("slice", do_slice);
     refuse_each("verify", do_verify);
     refuse_each("synthetic", do_synthetic);
+    refuse_saving();
     oct_model_close(odd);
     oct_model_close(tiny);
     assert_int_equal(rmdir(folder), 0);
