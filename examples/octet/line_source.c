@@ -27,9 +27,11 @@ struct oct_line_source {
 
 enum { HISTORY_LINES = 1000, PASTE_PART = 256 };
 
+/* Of more than four columns: over fewer libedit moves the cursor by writing them again, so that a
+ * paste shows the prompt a second time. */
 static char *prompt(EditLine *el)
 {
-    static char text[] = "> ";
+    static char text[] = "text> ";
     (void)el;
     return text;
 }
