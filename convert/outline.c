@@ -117,17 +117,15 @@ static oct_status read_config(const char *path, oct_grok_config *out, oct_error 
 static oct_status make(const oct_grok_config *config, const char *experts, oct_model **out,
                        oct_error *err)
 {
-    char path[64];
     const oct_synthetic_params p = {.config = config,
                                     .experts = experts,
                                     .hollow = true,
                                     .fd = memfd_create("octet-outline", MFD_CLOEXEC)};
     if (p.fd < 0)
         return oct_fail(err, OCT_ERR_IO, "cannot make a file in memory: %s", strerror(errno));
-    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
     oct_status s = oct_synthetic_write(&p, err);
     if (s == OCT_OK)
-        s = oct_model_open(path, out, err);
+        s = oct_model_open_fd(p.fd, "outline of a model", out, err);
     close(p.fd);
     return s;
 }

@@ -557,19 +557,15 @@ oct_status oct_gguf_parse(const char *path, const void *bytes, size_t n, uint64_
 /* ---- file ----------------------------------------------------------------------------------- */
 
 /* Maps a regular file; *map stays NULL for an empty one. The caller frees *part in any case. */
-static oct_status map_file(const char *path, const void **map, size_t *n, oct_part **part,
+static oct_status map_file(int fd, const char *path, const void **map, size_t *n, oct_part **part,
                            oct_error *err)
 {
     struct stat st;
     oct_status status = OCT_OK;
-    /* Opening a pipe would wait for its other end without O_NONBLOCK. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     *map = NULL;
     *n = 0;
     *part = NULL;
-    if (fd < 0)
-        return oct_fail(err, OCT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0) {
         status = oct_fail(err, OCT_ERR_IO, "%s: cannot stat: %s", path, strerror(errno));
     } else if (!S_ISREG(st.st_mode)) {
@@ -578,7 +574,6 @@ static oct_status map_file(const char *path, const void **map, size_t *n, oct_pa
     } else if (st.st_size > 0) {
         status = oct_part_map(fd, path, (uint64_t)st.st_size, map, n, part, err);
     }
-    close(fd);
     return status;
 }
 
@@ -590,13 +585,26 @@ static void unmap(const void *map, size_t n)
 
 oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err)
 {
+    /* Opening a pipe would wait for its other end without O_NONBLOCK. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    *out = NULL;
+    if (fd < 0)
+        return oct_fail(err, OCT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    oct_status status = oct_gguf_open_fd(fd, path, out, err);
+    close(fd);
+    return status;
+}
+
+oct_status oct_gguf_open_fd(int fd, const char *path, oct_gguf **out, oct_error *err)
+{
     const void *map;
     size_t n;
     oct_gguf *g = NULL;
     oct_part *part;
 
     *out = NULL;
-    oct_status status = map_file(path, &map, &n, &part, err);
+    oct_status status = map_file(fd, path, &map, &n, &part, err);
     if (status == OCT_OK) {
         /* A part's first run has the header; no byte beyond it may be looked at. */
         status =

@@ -51,6 +51,9 @@ typedef struct oct_gguf_tensor {
  * reader of an architecture to judge. Nothing but the header is read. The mapping is shared and
  * read-only; the file must not shrink while it is open. */
 OCT_MUST_CHECK oct_status oct_gguf_open(const char *path, oct_gguf **out, oct_error *err);
+/* The same for an open file, which stays the caller's; path is for messages. */
+OCT_MUST_CHECK oct_status oct_gguf_open_fd(int fd, const char *path, oct_gguf **out,
+                                           oct_error *err);
 /* The same for a header that was read: n bytes are readable at bytes, the file (which may be
  * longer) has file_bytes; the header with its padding must be among the n. The result borrows
  * bytes; its tensors have no data. */

@@ -191,9 +191,11 @@ static oct_status fill_info(oct_model *m, oct_error *err)
     return oct_gguf_get_u64(m->file, OCT_GROK_KEY_HEADER_SUM, &i->fingerprint, err);
 }
 
-static oct_status open_all(oct_model *m, const char *path, oct_error *err)
+/* fd -1: of the path. */
+static oct_status open_all(oct_model *m, int fd, const char *path, oct_error *err)
 {
-    OCT_TRY(oct_gguf_open(path, &m->file, err));
+    OCT_TRY(fd < 0 ? oct_gguf_open(path, &m->file, err)
+                   : oct_gguf_open_fd(fd, path, &m->file, err));
     OCT_TRY(oct_grok_config_get(m->file, &m->config, err));
     OCT_TRY(oct_grok_types_get(m->file, &m->config, &m->types, err));
     oct_error why = {0};
@@ -212,6 +214,11 @@ static oct_status open_all(oct_model *m, const char *path, oct_error *err)
 
 oct_status oct_model_open(const char *path, oct_model **out, oct_error *err)
 {
+    return oct_model_open_fd(-1, path, out, err);
+}
+
+oct_status oct_model_open_fd(int fd, const char *path, oct_model **out, oct_error *err)
+{
     *out = NULL;
     oct_model *m = calloc(1, sizeof *m);
     if (!m)
@@ -222,7 +229,7 @@ oct_status oct_model_open(const char *path, oct_model **out, oct_error *err)
         return oct_fail(err, OCT_ERR_MEMORY, "model: out of memory");
     }
     pthread_mutex_init(&m->uses->lock, NULL);
-    oct_status status = open_all(m, path, err);
+    oct_status status = open_all(m, fd, path, err);
     if (status != OCT_OK) {
         oct_model_close(m);
         return status;

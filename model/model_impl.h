@@ -50,6 +50,10 @@ struct oct_model {
     oct_uses *uses;
 };
 
+/* oct_model_open of an open file, which stays the caller's; path is for messages. -1: of the path. */
+OCT_MUST_CHECK oct_status oct_model_open_fd(int fd, const char *path, oct_model **out,
+                                            oct_error *err);
+
 /* A session begins, and ends, to use a part of the model (or all of it). Thread-safe. */
 void oct_model_use(const oct_model *m, const oct_shard *shard);
 void oct_model_unuse(const oct_model *m);

@@ -123,18 +123,13 @@ static oct_status wait_all(mpi_comm *m, int n, const char *what, double deadline
     }
 }
 
-/* One round: m->messages, between all pairs of ranks. */
+/* One round: m->messages, of PIECE_BYTES at most, between all pairs of ranks. */
 static oct_status exchange(mpi_comm *m, MPI_Comm comm, int tag, const char *what, double deadline,
                            oct_error *err)
 {
     int n = 0, code = MPI_SUCCESS, size = m->base.size;
     if (m->base.broken)
         return earlier(err, what);
-    for (int r = 0; r < size; r++)
-        if (m->messages[r].n_in > INT_MAX || m->messages[r].n_out > INT_MAX)
-            return oct_fail(err, OCT_ERR_ARG,
-                            "MPI: %s of %zu bytes, expected less than 2^31 per rank", what,
-                            m->messages[r].n_out);
     for (int i = 1; i < size && code == MPI_SUCCESS; i++) {
         int r = (m->base.rank + size - i) % size;
         const message *g = &m->messages[r];
@@ -233,14 +228,22 @@ static oct_status mpi_fold(oct_comm *c, float *x, int64_t n, oct_error *err)
 
 /* ---- gather, broadcast ---------------------------------------------------------------------- */
 
+/* In pieces that MPI can count. */
 static oct_status gather_over(mpi_comm *m, MPI_Comm comm, int tag, const void *mine, size_t bytes,
                               void *all, double deadline, oct_error *err)
 {
-    for (int r = 0; r < m->base.size; r++)
-        m->messages[r] = (message){
-            .in = (char *)all + (size_t)r * bytes, .n_in = bytes, .out = mine, .n_out = bytes};
-    memmove((char *)all + (size_t)m->base.rank * bytes, mine, bytes);
-    return exchange(m, comm, tag, tag == TAG_HELLO ? "start-up" : "gather", deadline, err);
+    char *to = all;
+    memmove(to + (size_t)m->base.rank * bytes, mine, bytes);
+    for (size_t at = 0; at == 0 || at < bytes; at += PIECE_BYTES) {
+        const size_t piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        for (int r = 0; r < m->base.size; r++)
+            m->messages[r] = (message){.in = to + (size_t)r * bytes + at,
+                                       .n_in = piece,
+                                       .out = to + (size_t)m->base.rank * bytes + at,
+                                       .n_out = piece};
+        OCT_TRY(exchange(m, comm, tag, tag == TAG_HELLO ? "start-up" : "gather", deadline, err));
+    }
+    return OCT_OK;
 }
 
 static oct_status mpi_gather(oct_comm *c, const void *mine, size_t bytes, void *all, oct_error *err)
@@ -277,14 +280,20 @@ static oct_status mpi_announce(oct_comm *c, void *data, size_t *bytes, oct_error
     return OCT_OK;
 }
 
+/* In pieces that MPI can count. */
 static oct_status mpi_broadcast(oct_comm *c, void *data, size_t bytes, oct_error *err)
 {
-    size_t came = bytes;
-    OCT_TRY(mpi_announce(c, data, &came, err));
-    if (came == bytes)
-        return OCT_OK;
-    c->broken = true;
-    return oct_fail(err, OCT_ERR_COMM, "MPI: broadcast: expected %zu bytes, %zu came", bytes, came);
+    for (size_t at = 0; at == 0 || at < bytes; at += PIECE_BYTES) {
+        const size_t piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        size_t came = piece;
+        OCT_TRY(mpi_announce(c, (char *)data + at, &came, err));
+        if (came != piece) {
+            c->broken = true;
+            return oct_fail(err, OCT_ERR_COMM, "MPI: broadcast: expected %zu bytes, %zu came",
+                            piece, came);
+        }
+    }
+    return OCT_OK;
 }
 
 /* Everybody to rank 0, in pieces that MPI can count. */

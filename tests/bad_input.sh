@@ -225,6 +225,32 @@ bad 1 "is a folder" logits -m "$model" --ids "$in/ids" -o "$in"
 bad 1 "not a regular file" logits -m "$model" --ids "$in/ids" -o /dev/null
 bad 1 "too long|File name" logits -m "$model" --ids "$in/ids" -o "$(printf '%0300d' 0)"
 
+# ---- outputs that are inputs --------------------------------------------------------------------------
+cp "$model" "$in/own.gguf"
+ln "$in/own.gguf" "$in/hard.gguf"
+ln -s own.gguf "$in/link.gguf"
+for name in own hard link; do
+    bad 1 "$name.gguf: is one of the inputs" logits -m "$in/own.gguf" --ids "$in/ids" -o "$in/$name.gguf"
+    bad 1 "$name.gguf: is one of the inputs" quantize "$in/own.gguf" -o "$in/$name.gguf"
+    bad 1 "$name.gguf: is one of the inputs" slice -m "$in/own.gguf" --rank 0/2 -o "$in/$name.gguf"
+    bad 1 "$name.gguf: is one of the inputs" export --q8_0 "$in/own.gguf" -o "$in/$name.gguf"
+    bad 1 "$name.gguf: is one of the inputs" quantize "$model" -o out --calibrate "$in/text" --moments "$in/$name.gguf" \
+        --compare "$in/own.gguf"
+done
+bad 1 "ids: is one of the inputs" logits -m "$model" --ids "$in/ids" -o "$in/ids"
+bad 1 "text: is one of the inputs" quantize "$model" -o "$in/text" --calibrate "$in/text"
+bad 1 "text: is one of the inputs" quantize "$model" -o "$in/text" --compare "$in/text"
+bad 1 "text: is one of the inputs" quantize "$model" -o out --calibrate "$in/text" --moments "$in/text"
+bad 1 "text: is one of the inputs" quantize "$model" -o "$in/text" --moments "$in/text"
+bad 1 "both to -o and to --moments" quantize "$model" -o out --calibrate "$in/text" --moments out
+bad 1 "not a regular file" quantize "$model" -o out --calibrate "$in/text" --moments /dev/null
+bad 1 "is a folder" quantize "$model" -o out --calibrate "$in/text" --moments "$in"
+echo "/save $in/link.gguf" >"$in/lines"
+n_checks=$((n_checks + 1))
+"$octet" run -m "$in/own.gguf" -i -p x -n 1 <"$in/lines" >"$tmp/out" 2>"$tmp/err"
+grep -q "link.gguf: is one of the inputs" "$tmp/err" || fail "/save over the model: $(cat "$tmp/err")"
+cmp -s "$in/own.gguf" "$model" || fail "the model was overwritten"
+
 # ---- conversion ------------------------------------------------------------------------------------
 bad 2 "." convert
 bad 2 "." convert "$OCT_TEST_TINY"

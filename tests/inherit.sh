@@ -33,7 +33,7 @@ text=$($run -p "In the" 2>err)
 # Whatever is closed, a file that is written holds what it should.
 seq 1 40 >ids
 for command in "convert $tiny" "export --q8_0 $model" "slice -m $model --shard slice --rank 0/2" \
-    "logits -m $model --ids ids"; do
+    "logits -m $model --ids ids" "quantize $OCT_TEST_MODELS/odd.gguf"; do
     $octet $command -o expected >/dev/null 2>err || check "$command" false
     for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- 2>&-' '>&- 2>&-' '<&- >&- 2>&-'; do
         rm -f out
@@ -48,6 +48,15 @@ check "run >&-: message" grep -q '^octet: cannot write to standard output: Bad f
 $run -f - <&- >out 2>err
 check "run -f - <&-: exit code" is $? 1
 check "run -f - <&-: message" grep -q '^octet: standard input: cannot read: Bad file descriptor$' err
+$run -i <&- >out 2>err
+check "run -i <&-: exit code" is $? 1
+check "run -i <&-: message" grep -q '^octet: standard input: cannot read: Bad file descriptor$' err
+$run -i <. >out 2>err
+check "run -i <.: exit code" is $? 1
+check "run -i <.: message" grep -q '^octet: standard input: cannot read: Is a directory$' err
+$octet tokenize -m "$model" <. >out 2>err
+check "tokenize <.: exit code" is $? 1
+check "tokenize <.: message" grep -q '^octet: standard input: .*directory' err
 check "run 2>&-" is "$($run -p "In the" 2>&-)" "$text"
 
 # ---- streams that do not block ---------------------------------------------------------------------------

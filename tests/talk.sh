@@ -109,6 +109,7 @@ on_terminal -n 3 <<'END'
 END
 check "what is pasted is one message" grep -qF '"text":"In the\nbeginning\nof' pasted.json
 check "and is answered once" [ "$(grep -c 'tokens saved' out)" = 2 ]
+check "with one prompt a message" [ "$(grep -o 'text> ' out | wc -l)" = 5 ]
 check "letters beyond ASCII" grep -qF '\nüber [201~ x\tx' typed.json
 check "pasting is asked for" grep -q "$(printf '\033\\[?2004h')" out
 check "and given up" [ "$(grep -o "$(printf '\033\\[?2004[hl]')" out | tail -n 1)" = "$(printf '\033[?2004l')" ]

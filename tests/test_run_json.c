@@ -166,10 +166,8 @@ static void test_refused(void **state)
 static void test_tokenize(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"In the beginning",
-                                        "Gr\xc3\xbc\xc3\x9f"
-                                        "e, \xf0\x9f\x98\x80",
-                                        "  two  spaces", "a\tb"};
+    static const char *const texts[] = {
+        "In the beginning", "Gr\xc3\xbc\xc3\x9f\x65, \xf0\x9f\x98\x80", "  two  spaces", "a\tb"};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
         char line[512];
         snprintf(line, sizeof line, "-p '%s'", texts[k]);

@@ -66,7 +66,9 @@ static oct_status begin(const logits_state *r, size_t row_bytes, oct_output *o, 
     char header[HEADER_BYTES];
     uint64_t bytes = HEADER_BYTES + (uint64_t)r->ids.n * row_bytes;
     make_header(header, r->ids.n, (int64_t)(row_bytes / sizeof(float)));
-    OCT_TRY(oct_output_check(r->out, (const char *const[]){r->ids_file, r->session.model}, 2, err));
+    char model[PATH_MAX];
+    const char *const inputs[] = {r->ids_file, oct_ranks_path(r->session.model, model)};
+    OCT_TRY(oct_output_check(r->out, inputs, 2, err));
     OCT_TRY(oct_output_create(o, r->out, bytes, NULL, err));
     oct_cli_temp_file(o->temp);
     return oct_output_write(o, header, sizeof header, 0, err);

@@ -261,17 +261,42 @@ static void show(const quantize_state *r, const oct_quantize_report *report)
             oct_memory_text(report->bytes_before, a), oct_memory_text(report->bytes, b));
 }
 
+/* Neither file that is made replaces what is read, or the other one. */
+static oct_status check_outputs(const quantize_state *r, oct_error *err)
+{
+    const char *in[4] = {r->in};
+    size_t n = 1;
+    if (r->calibrate)
+        in[n++] = r->calibrate;
+    if (r->compare)
+        in[n++] = r->compare;
+    if (r->calibrate && r->moments_file) {
+        if (strcmp(r->moments_file, r->params.out) == 0)
+            return oct_fail(err, OCT_ERR_ARG, "%s: given both to -o and to --moments",
+                            r->params.out);
+        OCT_TRY(oct_output_check(r->moments_file, in, n, err));
+    }
+    if (r->moments_file)
+        in[n++] = r->moments_file;
+    return oct_output_check(r->params.out, in, n, err);
+}
+
 static oct_status run(quantize_state *r, oct_model *m, oct_error *err)
 {
     oct_quantize_report report = {0};
     oct_moments *moments = NULL;
-    OCT_TRY(oct_output_check(r->params.out, (const char *const *)&r->in, 1, err));
+    OCT_TRY(check_outputs(r, err));
     OCT_TRY(calibrate(r, m, &moments, err));
+    oct_status s = check_outputs(r, err); /* names of one file that was not there before */
+    if (s != OCT_OK) {
+        oct_moments_free(moments);
+        return s;
+    }
     r->params.moments = moments;
     r->params.progress = oct_progress_tell;
     r->params.progress_ctx = &r->progress;
     r->progress = (oct_progress){0};
-    oct_status s = oct_quantize(&r->params, &report, err);
+    s = oct_quantize(&r->params, &report, err);
     oct_progress_made(&r->progress, s == OCT_OK, &report.warnings);
     if (s == OCT_OK)
         show(r, &report);

@@ -512,8 +512,9 @@ static int generate(run_state *r, oct_model *m, const oct_session_params *p, dou
         if (r->no_echo || r->json)
             for (int64_t i = 0; i < r->n_prompts; i++)
                 r->prompts[i].n = 0;
-        code = r->interactive ? oct_interactive(&g, r->n_prompts > 0, !r->no_history)
-                              : one_shot(r, &g, p->chunk);
+        code = r->interactive
+                   ? oct_interactive(&g, r->session.model, r->n_prompts > 0, !r->no_history)
+                   : one_shot(r, &g, p->chunk);
         if (code == OCT_EXIT_OK || code >= 128)
             print_timings(r, &g, p, load);
     }

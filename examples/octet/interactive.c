@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 
 #include "cli_session.h"
 #include "line_source.h"
+#include "ranks.h"
 
 enum { TEXT_BYTES_MAX = 64 << 20 };
 
@@ -85,11 +87,14 @@ static bool add_line(oct_gen *g, const char *line, size_t n)
 
 /* ---- texts in files -------------------------------------------------------------------------- */
 
-/* A file that appears when it is complete. */
-static oct_status write_file(const char *path, const char *text, size_t n, oct_error *err)
+/* A file that appears when it is complete; not in place of the model. */
+static oct_status write_file(const char *path, const char *model, const char *text, size_t n,
+                             oct_error *err)
 {
+    char room[PATH_MAX];
+    const char *const inputs[] = {oct_ranks_path(model, room)};
     oct_output o = {.fd = -1};
-    OCT_TRY(oct_output_check(path, NULL, 0, err));
+    OCT_TRY(oct_output_check(path, inputs, 1, err));
     oct_status s = oct_output_create(&o, path, n, NULL, err);
     oct_cli_temp_file(o.temp);
     if (s == OCT_OK)
@@ -108,7 +113,7 @@ static void fingerprint_of(const oct_model *m, char out[24])
 
 /* The tokens, which a text alone does not tell, with the model that they are of; and the text, for
  * people and other models. */
-static oct_status save(const oct_gen *g, const char *path, oct_error *err)
+static oct_status save(const oct_gen *g, const char *model, const char *path, oct_error *err)
 {
     const oct_gen_text *t = &g->texts[0];
     char *text = NULL, print[24];
@@ -125,7 +130,7 @@ static oct_status save(const oct_gen *g, const char *path, oct_error *err)
     free(text);
     if (!line)
         return oct_fail(err, OCT_ERR_MEMORY, "no memory to save the text");
-    oct_status s = write_file(path, line, strlen(line), err);
+    oct_status s = write_file(path, model, line, strlen(line), err);
     free(line);
     return s;
 }
@@ -205,19 +210,20 @@ static bool is_command(const char *line, size_t n, const char *name, char **rest
     return *rest != NULL;
 }
 
-static void file_command(oct_gen *g, const char *name, const char *path, bool saves)
+static void file_command(oct_gen *g, const char *model, const char *name, const char *path,
+                         bool saves)
 {
     oct_error err = {0};
     if (!*path)
         oct_cli_error("%s: the name of a file is missing", name);
-    else if ((saves ? save(g, path, &err) : load(g, path, &err)) != OCT_OK)
+    else if ((saves ? save(g, model, path, &err) : load(g, path, &err)) != OCT_OK)
         oct_cli_error("%s", err.text);
     else if (saves)
         fprintf(stderr, "(%lld tokens saved)\n", (long long)g->texts[0].n);
 }
 
 /* A line that starts with '/'. False: end. */
-static bool command(oct_gen *g, const char *line, size_t n)
+static bool command(oct_gen *g, const char *model, const char *line, size_t n)
 {
     char *rest;
     bool go = true;
@@ -227,9 +233,9 @@ static bool command(oct_gen *g, const char *line, size_t n)
         oct_gen_reset(g, 0);
         fprintf(stderr, "(new text)\n");
     } else if (is_command(line, n, "/save", &rest)) {
-        file_command(g, "/save", rest, true);
+        file_command(g, model, "/save", rest, true);
     } else if (is_command(line, n, "/load", &rest)) {
-        file_command(g, "/load", rest, false);
+        file_command(g, model, "/load", rest, false);
     } else {
         fprintf(stderr, "/reset      start a new text\n"
                         "/save FILE  keep the text with its tokens\n"
@@ -242,7 +248,7 @@ static bool command(oct_gen *g, const char *line, size_t n)
     return go;
 }
 
-int oct_interactive(oct_gen *g, bool first, bool history)
+int oct_interactive(oct_gen *g, const char *model, bool first, bool history)
 {
     if (!oct_cli_converse())
         return oct_cli_fail(&(oct_error){.status = OCT_ERR_CANCELLED});
@@ -262,7 +268,7 @@ int oct_interactive(oct_gen *g, bool first, bool history)
         if (!line)
             break;
         if (n > 0 && line[0] == '/') {
-            go = command(g, line, n);
+            go = command(g, model, line, n);
             continue;
         }
         if (n > 0 && !add_line(g, line, n))
@@ -271,9 +277,14 @@ int oct_interactive(oct_gen *g, bool first, bool history)
             continue; /* nothing to continue */
         go = answer(g, &code);
     }
+    const int error = oct_line_source_error(in);
     if (edits)
         oct_cli_out("\n", 1);
     oct_line_source_close(in);
+    if (code == OCT_EXIT_OK && error && !*oct_cli_cancel_flag()) {
+        oct_cli_error("standard input: cannot read: %s", strerror(error));
+        code = OCT_EXIT_ERROR;
+    }
     if (code == OCT_EXIT_OK && *oct_cli_cancel_flag())
         code = oct_cli_fail(&(oct_error){.status = OCT_ERR_CANCELLED});
     return code == OCT_EXIT_OK ? oct_cli_out_end() : code;

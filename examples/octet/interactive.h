@@ -6,7 +6,7 @@
 
 /* Reads lines and generates after each, until Ctrl-D or /quit. If first is true the sequence
  * already holds a prompt: generation begins with it. history: keep what is typed on a terminal.
- * Returns an exit code. */
-int oct_interactive(oct_gen *g, bool first, bool history);
+ * model: its file, which /save does not replace. Returns an exit code. */
+int oct_interactive(oct_gen *g, const char *model, bool first, bool history);
 
 #endif

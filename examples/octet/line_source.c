@@ -22,14 +22,17 @@ struct oct_line_source {
     char *line;                  /* of getline */
     size_t line_room;
     bool begun;
+    int error;   /* errno that ended the input */
     bool pastes; /* the terminal is asked to mark what is pasted */
 };
 
 enum { HISTORY_LINES = 1000, PASTE_PART = 256 };
 
+/* Of more than four columns: over fewer libedit moves the cursor by writing them again, so that a
+ * paste shows the prompt a second time. */
 static char *prompt(EditLine *el)
 {
-    static char text[] = "> ";
+    static char text[] = "text> ";
     (void)el;
     return text;
 }
@@ -173,6 +176,11 @@ bool oct_line_source_edits(const oct_line_source *in)
     return in->el != NULL;
 }
 
+int oct_line_source_error(const oct_line_source *in)
+{
+    return in->error;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static const char *edited(oct_line_source *in, int *count)
@@ -188,6 +196,8 @@ static const char *edited(oct_line_source *in, int *count)
 static const char *plain(oct_line_source *in, int *count)
 {
     ssize_t k = getline(&in->line, &in->line_room, stdin);
+    if (k < 0 && ferror(stdin))
+        in->error = errno;
     size_t bom = k > 0 && !in->begun ? oct_utf8_bom(in->line, (size_t)k) : 0;
     in->begun = true;
     *count = (int)(k > INT_MAX ? INT_MAX : k) - (int)bom;

@@ -17,5 +17,7 @@ bool oct_line_source_edits(const oct_line_source *in);
 /* The next message without the newline that ends it (CR LF is one, too); valid until the next call.
  * NULL at the end of input. A Ctrl-C while it is typed throws it away and starts a new one. */
 const char *oct_line_source_read(oct_line_source *in, size_t *n);
+/* The errno that ended the input; 0: it has ended by itself. */
+int oct_line_source_error(const oct_line_source *in);
 
 #endif
