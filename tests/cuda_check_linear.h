@@ -20,12 +20,34 @@ typedef struct cuda_linear_case {
     float *want;         /* [n_experts][n_slices][n_rows][unit_out] */
 } cuda_linear_case;
 
+/* A unit of any bytes, and what it stands for in the source matrices q, one behind the other. */
+static inline void cuda_linear_any(const oct_weight_layout *l, int64_t slice, uint8_t *unit,
+                                   int8_t *q, int64_t ld)
+{
+    const int64_t unit_in = l->unit_groups * l->group_in;
+    const int64_t in0 = l->split == OCT_SPLIT_IN ? slice * unit_in : 0;
+    int8_t *w = malloc((size_t)unit_in);
+    for (size_t i = 0; i < l->unit_bytes; i++)
+        unit[i] = (uint8_t)rig_next(&cuda_rng);
+    for (int64_t p = 0; p < l->n_panels; p++)
+        for (int lane = 0; lane < OCT_PANEL; lane++) {
+            int part;
+            int64_t channel;
+            if (!oct_weight_lane(l, slice, p, lane, &part, &channel))
+                continue;
+            oct_weight_unpack(l, unit, p, lane, 0, unit_in, w);
+            for (int64_t i = 0; i < unit_in; i++)
+                q[(part * l->n_in + in0 + i) * ld + channel] = w[i];
+        }
+    free(w);
+}
+
 /* Units of all experts and slices; want of each from the source matrices. */
-static inline void cuda_linear_make(const cuda_linear_shape *s, int digits, cuda_pattern p,
-                                    cuda_linear_case *c)
+static inline void cuda_linear_make(const cuda_linear_shape *s, oct_weight_type type, int digits,
+                                    cuda_pattern p, cuda_linear_case *c)
 {
     int n_parts = s->gelu ? 2 : 1;
-    c->l = (oct_weight_layout){.type = OCT_WEIGHT_Q8,
+    c->l = (oct_weight_layout){.type = type,
                                .n_experts = s->n_experts,
                                .n_slices = s->n_slices,
                                .n_in = s->n_in,
@@ -55,9 +77,12 @@ static inline void cuda_linear_make(const cuda_linear_shape *s, int digits, cuda
         oct_weight_source src[2] = {{q, sc, ld}, {q + s->n_in * ld, sc + s->n_groups * ld, ld}};
         for (int64_t slice = 0; slice < s->n_slices; slice++) {
             int64_t unit = e * s->n_slices + slice;
+            uint8_t *to = weights + oct_weight_unit_offset(&c->l, e, slice);
             oct_weight_pack(
-                &c->l, slice, src, weights + oct_weight_unit_offset(&c->l, e, slice),
+                &c->l, slice, src, type == OCT_WEIGHT_Q8 ? to : NULL,
                 (uint16_t *)(void *)(scales + oct_weight_scale_offset(&c->l, e, slice)));
+            if (type != OCT_WEIGHT_Q8)
+                cuda_linear_any(&c->l, slice, to, q, ld);
             int64_t in0 = s->split_in ? slice * c->l.unit_groups : 0;
             int64_t out0 = s->split_in ? 0 : slice * c->l.unit_out / n_parts;
             int64_t n = c->l.unit_out / n_parts;
@@ -83,37 +108,13 @@ static inline void cuda_linear_make(const cuda_linear_shape *s, int digits, cuda
     c->scales = scales;
 }
 
-static inline oct_cuda_linear_args cuda_linear_args_of(const cuda_linear_case *c, bool gelu)
-{
-    const oct_weight_layout *l = &c->l;
-    return (oct_cuda_linear_args){.weights = c->weights,
-                                  .scales = c->scales,
-                                  .expert_stride = l->unit_stride * (size_t)l->n_slices,
-                                  .slice_stride = l->unit_stride,
-                                  .scale_expert_stride = l->scale_stride * (size_t)l->n_slices,
-                                  .scale_slice_stride = l->scale_stride,
-                                  .n_panels = l->n_panels,
-                                  .unit_out = l->unit_out,
-                                  .unit_groups = l->unit_groups,
-                                  .group_in = l->group_in,
-                                  .group_quads = l->group_quads,
-                                  .panel_bytes = l->panel_bytes,
-                                  .group_bytes = l->group_bytes,
-                                  .act = c->act,
-                                  .x = c->rows,
-                                  .end_slice = (int32_t)l->n_slices,
-                                  .split_in = l->split == OCT_SPLIT_IN,
-                                  .gelu = gelu,
-                                  .type = (int32_t)l->type};
-}
-
 /* Rows of one matrix, or routed to the experts of several. */
-static inline const char *linear_case(const cuda_linear_shape *s, int32_t tile_rows, int digits,
-                                      cuda_pattern p)
+static inline const char *linear_case(const cuda_linear_shape *s, oct_weight_type type,
+                                      int32_t tile_rows, int digits, cuda_pattern p)
 {
     enum { USED = 2 };
     cuda_linear_case c;
-    cuda_linear_make(s, digits, p, &c);
+    cuda_linear_make(s, type, digits, p, &c);
     const oct_weight_layout *l = &c.l;
     int64_t width = s->gelu ? l->unit_out / 2 : l->unit_out;
     int64_t slots = s->n_experts > 1 ? s->n_rows * USED : s->n_rows;
@@ -121,7 +122,11 @@ static inline const char *linear_case(const cuda_linear_shape *s, int32_t tile_r
                                 NULL};
     CUDA_RUN(quantise, q);
     c.rows = q.to;
-    oct_cuda_linear_args a = cuda_linear_args_of(&c, s->gelu);
+    oct_cuda_linear_args a = oct_cuda_linear_of(l, 0, l->n_slices, digits);
+    a.weights = c.weights;
+    a.scales = c.scales;
+    a.x = c.rows;
+    a.gelu = s->gelu;
     a.y_cols = s->split_in ? width : width * s->n_slices;
     a.part_stride = s->split_in ? slots * a.y_cols : 0;
     size_t y_bytes = (size_t)(slots * width * s->n_slices) * sizeof(float);
@@ -169,9 +174,10 @@ static inline const char *linear_case(const cuda_linear_shape *s, int32_t tile_r
             wrong = cuda_note(
                 wrong,
                 " (%d x %d inputs, %d out, %d slices, split %d, gelu %d, row %d of %d, slice "
-                "%d, expert %d, tile %d, %d digits)",
+                "%d, expert %d, tile %d, %d digits, %s)",
                 (int)s->n_groups, (int)l->group_in, (int)s->n_out, (int)s->n_slices, s->split_in,
-                s->gelu, (int)row, (int)s->n_rows, (int)slice, (int)e, tile_rows, digits);
+                s->gelu, (int)row, (int)s->n_rows, (int)slice, (int)e, tile_rows, digits,
+                oct_weight_types[type].name);
     }
     free(c.want);
     CUDA_TRY(wrong);
@@ -187,7 +193,7 @@ static const cuda_linear_shape cuda_linear_shapes[] = {
     {27 * 4, 4, 4, 90, 4, 1, 0, 6}, {40 * 36, 36, 2, 64, 1, 1, 0, 2}};
 enum { CUDA_LINEAR_SHAPES = sizeof cuda_linear_shapes / sizeof *cuda_linear_shapes };
 
-static inline const char *check_gemm(void)
+static inline const char *gemm_cases(oct_weight_type type)
 {
     static const cuda_linear_shape larger[] = {{520, 1, 1, 200, 1, 0, 0, 70},
                                                {27 * 4, 4, 2, 65, 1, 1, 0, 130},
@@ -196,21 +202,47 @@ static inline const char *check_gemm(void)
                                                {1100, 2, 2, 130, 3, 1, 0, 100}};
     for (int i = 0; i < CUDA_LINEAR_SHAPES; i++)
         if (!cuda_linear_shapes[i].gelu || cuda_linear_shapes[i].n_groups == 1)
-            CUDA_TRY(linear_case(&cuda_linear_shapes[i], OCT_CUDA_GEMM_ROWS, 1 + i % 2,
+            CUDA_TRY(linear_case(&cuda_linear_shapes[i], type, OCT_CUDA_GEMM_ROWS, 1 + i % 2,
                                  (cuda_pattern)(i % CUDA_PATTERNS)));
     for (size_t i = 0; i < sizeof larger / sizeof *larger; i++)
-        CUDA_TRY(linear_case(&larger[i], OCT_CUDA_GEMM_ROWS, 2, CUDA_NORMAL));
+        CUDA_TRY(linear_case(&larger[i], type, OCT_CUDA_GEMM_ROWS, 2, CUDA_NORMAL));
     return NULL;
+}
+
+static inline const char *gemv_cases(oct_weight_type type)
+{
+    for (int i = 0; i < 2 * CUDA_LINEAR_SHAPES; i++) {
+        const cuda_linear_shape *s = &cuda_linear_shapes[i / 2];
+        CUDA_TRY(linear_case(s, type, 1 << (i + i / 8) % 4, 2 - i % 2,
+                             (cuda_pattern)(i % CUDA_PATTERNS)));
+    }
+    return NULL;
+}
+
+static inline const char *check_gemm(void)
+{
+    return gemm_cases(OCT_WEIGHT_Q8);
 }
 
 static inline const char *check_gemv(void)
 {
-    for (int i = 0; i < 2 * CUDA_LINEAR_SHAPES; i++) {
-        const cuda_linear_shape *s = &cuda_linear_shapes[i / 2];
-        CUDA_TRY(
-            linear_case(s, 1 << (i + i / 8) % 4, 2 - i % 2, (cuda_pattern)(i % CUDA_PATTERNS)));
-    }
-    return NULL;
+    return gemv_cases(OCT_WEIGHT_Q8);
+}
+
+/* Either type, by chance: they differ in where indices lie. */
+static inline oct_weight_type cuda_q4(void)
+{
+    return rig_int(&cuda_rng, 0, 1) ? OCT_WEIGHT_Q4G32 : OCT_WEIGHT_Q4G16;
+}
+
+static inline const char *check_gemm_q4(void)
+{
+    return gemm_cases(cuda_q4());
+}
+
+static inline const char *check_gemv_q4(void)
+{
+    return gemv_cases(cuda_q4());
 }
 
 #endif

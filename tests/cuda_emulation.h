@@ -197,6 +197,21 @@ OCT_DEVICE void oct_count(unsigned long long *p, int n)
 {
     *p += (unsigned long long)n;
 }
+/* PTX ISA, "prmt": bit 3 of a selector spreads the byte's sign; kernels do not use that. */
+OCT_DEVICE uint32_t oct_permute(uint32_t a, uint32_t b, uint32_t select)
+{
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    uint32_t d = 0;
+    for (int k = 0; k < 4; k++) {
+        uint32_t s = select >> 4 * k & 15u, byte = (uint32_t)(bytes >> 8 * (s & 7u)) & 255u;
+        if (s & 8u)
+            byte = byte & 128u ? 255u : 0u;
+        d |= byte << 8 * k;
+    }
+    return d;
+}
+#define OCT_Q4_TABLE ((const uint4 *)(const void *)&oct_q4_table[0][0])
+
 OCT_DEVICE int32_t oct_dot4(uint32_t w, uint32_t x, int32_t c)
 {
     uint32_t sum = (uint32_t)c;

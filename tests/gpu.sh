@@ -89,6 +89,13 @@ same tiny-grok 'GPU 2.*head' memory=1G/20M,devices=3,nopin --gpu 20M,20M,20M --c
 same odd 'experts of 12 layers' memory=1G,order=random
 same odd 'GPU 1.*attention of 6 layers, head' memory=8M,devices=2
 same dense 'attention of 2 layers, head, experts of 2 layers' memory=1G --chunk 16
+# Weights of 4 bits, of both kinds.
+"$octet" quantize "$models/tiny-grok.gguf" -o "$work/q4.gguf" --experts q4g32 --attention q4g16 --layers 1-2=q4g16 >/dev/null 2>"$work/err" ||
+    bad "no model of 4 bits"
+cp "$work/tiny-grok.ids" "$work/q4.ids"
+models=$work cpu q4
+models=$work same q4 "$everything" memory=1G,order=random
+models=$work same q4 'room to stream' memory=7M
 for options in '--kv bf16' '--kv f32' '--act i8'; do
     # shellcheck disable=SC2086
     cpu dense $options

@@ -20,6 +20,8 @@
     CHECK(quantise)   \
     CHECK(gemv)       \
     CHECK(gemm)       \
+    CHECK(gemv_q4)    \
+    CHECK(gemm_q4)    \
     CHECK(route)      \
     CHECK(sort)       \
     CHECK(rope)       \
@@ -77,11 +79,12 @@ static void test_shared_memory(void **state)
     oct_cuda_linear_args a = {
         .n_panels = 96, .unit_out = 6144, .unit_groups = 1, .group_in = 32768, .end_slice = 1};
     oct_act_layout_init(&a.act, 32768, 1, 2);
-    for (a.tile_rows = 1; a.tile_rows <= OCT_CUDA_GEMM_ROWS; a.tile_rows *= 2)
-        if (a.tile_rows <= OCT_CUDA_GEMV_ROWS || a.tile_rows == OCT_CUDA_GEMM_ROWS) {
-            a.n_rows = a.tile_rows;
-            fits(oct_cuda_linear_launch(&a));
-        }
+    for (; a.q4_groups <= 2; a.q4_groups += 2)
+        for (a.tile_rows = 1; a.tile_rows <= OCT_CUDA_GEMM_ROWS; a.tile_rows *= 2)
+            if (a.tile_rows <= OCT_CUDA_GEMV_ROWS || a.tile_rows == OCT_CUDA_GEMM_ROWS) {
+                a.n_rows = a.tile_rows;
+                fits(oct_cuda_linear_launch(&a));
+            }
     fits(oct_cuda_norm_launch(&(oct_cuda_norm_args){.n = 6144, .n_rows = 1}));
     fits(oct_cuda_route_launch(&(oct_cuda_route_args){.n = 6144, .n_rows = 1, .n_experts = 8}));
     oct_cuda_attention_args t = {.heads = {48, 8, 8, 0}, .n_rows = 1, .max_blocks = 64};

@@ -42,11 +42,16 @@ static void leave(const oct_cuda *c)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
+static bool takes_type(oct_weight_type t)
+{
+    return t == OCT_WEIGHT_Q8 || oct_q4_groups(t) != 0;
+}
+
 static bool cuda_supports(const void *numbers, const oct_node *n)
 {
     (void)numbers;
     for (int k = 0; k < 2 && n->w[k]; k++)
-        if (n->w[k]->layout.type != OCT_WEIGHT_Q8 || !oct_weight_takes(OCT_WEIGHT_Q8, n->digits))
+        if (!takes_type(n->w[k]->layout.type) || !oct_weight_takes(n->w[k]->layout.type, n->digits))
             return false;
     if ((n->op == OCT_OP_NORM || n->op == OCT_OP_ADD_NORM) && n->out->cols > OCT_CUDA_MAX_WIDTH)
         return false;

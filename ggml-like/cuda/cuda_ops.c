@@ -230,27 +230,12 @@ oct_status oct_cuda_quantise(oct_cuda_run *c, const float *x, unsigned char *to,
 oct_cuda_linear_args oct_cuda_linear(const oct_cuda_run *c, const oct_step *s, int which)
 {
     const oct_weight *w = s->node->w[which];
-    const oct_weight_layout *l = &w->layout;
     const oct_shard_range slices = c->cuda->n.shard.slices[w->kind];
-    uint64_t n = (uint64_t)(slices.end - slices.first); /* packed: see oct_array */
-    return (oct_cuda_linear_args){.weights = s->at[2 * which],
-                                  .scales = s->at[2 * which + 1],
-                                  .expert_stride = n * l->unit_stride,
-                                  .slice_stride = l->unit_stride,
-                                  .scale_expert_stride = n * l->scale_stride,
-                                  .scale_slice_stride = l->scale_stride,
-                                  .n_panels = l->n_panels,
-                                  .unit_out = l->unit_out,
-                                  .unit_groups = l->unit_groups,
-                                  .group_in = l->group_in,
-                                  .group_quads = l->group_quads,
-                                  .panel_bytes = l->panel_bytes,
-                                  .group_bytes = l->group_bytes,
-                                  .act = oct_cuda_act(s->node, which),
-                                  .first_slice = (int32_t)slices.first,
-                                  .end_slice = (int32_t)slices.end,
-                                  .split_in = l->split == OCT_SPLIT_IN,
-                                  .type = (int32_t)l->type};
+    oct_cuda_linear_args a = /* packed: see oct_array */
+        oct_cuda_linear_of(&w->layout, slices.first, slices.end, s->node->digits);
+    a.weights = s->at[2 * which];
+    a.scales = s->at[2 * which + 1];
+    return a;
 }
 
 static oct_status linear_piece(oct_cuda_run *c, const oct_step *s, int64_t first, int64_t rows,

@@ -132,6 +132,23 @@ OCT_DEVICE void oct_count(unsigned long long *p, int n)
 #define OCT_BALLOT(v) __ballot_sync(0xffffffffu, (v))
 #define OCT_POPULATION(v) __popc(v)
 
+/* ---- bytes ---- */
+
+/* Byte k of the result is byte s of the eight a, b (a's are 0..3), s: bits 4 k .. 4 k + 2 of select;
+ * bit 4 k + 3 is 0. */
+OCT_DEVICE uint32_t oct_permute(uint32_t a, uint32_t b, uint32_t select)
+{
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(select));
+    return d;
+}
+
+/* oct_q4_table, the device's. */
+static __device__ const __align__(16) uint8_t oct_cuda_q4_table[OCT_Q4_TABLES][OCT_Q4_VALUES] = {
+#include "q4_table.inc"
+};
+#define OCT_Q4_TABLE ((const uint4 *)&oct_cuda_q4_table[0][0])
+
 /* ---- products of bytes ---- */
 
 /* c + the four products of unsigned bytes of w and signed bytes of x */

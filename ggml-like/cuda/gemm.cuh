@@ -15,7 +15,8 @@
  *
  * Stages of 64 inputs are copied ahead in shared memory: weights as they are in the panel, but with
  * the 16-byte pieces of a quad exchanged so that the four lanes t meet different banks; then the
- * digits. */
+ * digits. Weights of 4 bits are loaded a stage further ahead into registers, and lie in shared
+ * memory as q8's: a thread puts down sixteen inputs of two channels (q4.cuh). */
 #include "gemv.cuh"
 
 enum {
@@ -60,18 +61,50 @@ typedef struct gemm_pieces {
     int quads;     /* of the group, from this piece's on; none of a panel beyond the last */
     uint32_t x[GEMM_ROW_COPIES]; /* 16 bytes each, from the digits: 32 bits are enough */
     gemm_place at;
+    q4_raw raw; /* of 4-bit weights: what is put down next; w is their panel */
 } gemm_pieces;
 
+/* Loads 4-bit weights of a stage. */
+OCT_DEVICE void gemm_fetch_q4(const oct_cuda_linear_args &a, gemm_pieces *p)
+{
+    const int pair = threadIdx.x % 128 / 4, t = threadIdx.x % 4;
+    const int n = ((int)a.group_quads + Q4_STEP_QUADS - 1) / Q4_STEP_QUADS;
+    p->raw = {};
+    if (p->quads && p->at.group < a.unit_groups)
+        p->raw = q4_fetch(p->w + p->at.group * a.group_bytes, a.q4_groups, n,
+                          p->at.quad / Q4_STEP_QUADS, pair, t);
+}
+
+/* Puts them where gemm_stage expects those of q8. */
+OCT_DEVICE void gemm_put_q4(const gemm_pieces &p, const uint4 *tables, unsigned char *stage)
+{
+    const int pair = threadIdx.x % 128 / 4, t = threadIdx.x % 4, channel = pair / 8 * 16 + pair % 8;
+    unsigned char *to = stage + threadIdx.x / 128 * GEMM_PANEL_BYTES + 4 * t * 256;
+    uint32_t w[2][4];
+    q4_expand(tables, p.raw, w[0], w[1]);
+    OCT_UNROLL
+    for (int k = 0; k < 2; k++) { /* the second channel is eight further on: two pieces */
+        const int piece = (channel / 4 + 2 * k) ^ 2 * t;
+        OCT_UNROLL
+        for (int q = 0; q < 4; q++)
+            OCT_PUT((uint32_t *)(to + q * 256 + piece * 16 + channel % 4 * 4), w[k][q]);
+    }
+}
+
+template <bool Q4>
 OCT_DEVICE gemm_pieces gemm_pieces_of(const oct_cuda_linear_args &a, const oct_cuda_tile &tile)
 {
     const uint32_t i = threadIdx.x, piece = i % 16, quad = i / 16 % 8, panel = i / 128;
     const int slice = a.first_slice + (int)blockIdx.z;
     gemm_pieces p;
     p.w = a.weights + tile.expert * a.expert_stride + slice * a.slice_stride +
-          (blockIdx.y * GEMM_PANELS + panel) * a.panel_bytes + quad * 256 + piece * 16;
+          (blockIdx.y * GEMM_PANELS + panel) * a.panel_bytes + (Q4 ? 0 : quad * 256 + piece * 16);
     p.w_to = panel * GEMM_PANEL_BYTES + quad * 256 + (piece ^ quad / 4 * 2) * 16;
-    p.quads = blockIdx.y * GEMM_PANELS + panel < a.n_panels ? (int)(a.group_quads - quad) : 0;
+    p.quads =
+        blockIdx.y * GEMM_PANELS + panel < a.n_panels ? (int)(a.group_quads - (Q4 ? 0 : quad)) : 0;
     p.at = {0, 0};
+    if (Q4)
+        gemm_fetch_q4(a, &p);
     const uint32_t plane = (uint32_t)(a.act.n_groups * a.act.group_pad / 16);
     OCT_UNROLL
     for (int k = 0; k < GEMM_ROW_COPIES; k++) {
@@ -84,11 +117,14 @@ OCT_DEVICE gemm_pieces gemm_pieces_of(const oct_cuda_linear_args &a, const oct_c
 
 /* Begins to copy a stage; nothing beyond the last group. Quads and panels that there are not become
  * zeros. */
+template <bool Q4>
 OCT_DEVICE void gemm_copy(const oct_cuda_linear_args &a, gemm_pieces *p, unsigned char *stage)
 {
     if (p->at.group < a.unit_groups) {
+        if (Q4)
+            gemm_put_q4(*p, (const uint4 *)(OCT_SHARED + GEMM_STAGES * GEMM_STAGE_BYTES), stage);
         OCT_UNROLL
-        for (int k = 0; k < 2;
+        for (int k = 0; k < 2 && !Q4;
              k++) { /* what changes places is the same eight quads on, but for bit 6 */
             const bool ok = p->at.quad + 8 * k < p->quads;
             OCT_COPY16(stage + (p->w_to ^ 64 * k) + 2048 * k, ok ? p->w + 2048 * k : a.weights, ok);
@@ -101,10 +137,15 @@ OCT_DEVICE void gemm_copy(const oct_cuda_linear_args &a, gemm_pieces *p, unsigne
                            a.x + a.act.digits_at + (uint64_t)p->x[k] * 16, true);
             p->x[k] += GEMM_QUADS / 4;
         }
-        p->w += GEMM_PANEL_BYTES;
-        if (gemm_advance(a, &p->at)) /* the stages of a group may be longer than it is */
-            p->w -=
-                (a.group_quads + GEMM_QUADS - 1) / GEMM_QUADS * GEMM_PANEL_BYTES - a.group_bytes;
+        const bool ends = gemm_advance(a, &p->at);
+        if (Q4) {
+            gemm_fetch_q4(a, p);
+        } else {
+            p->w += GEMM_PANEL_BYTES;
+            if (ends) /* the stages of a group may be longer than it is */
+                p->w -= (a.group_quads + GEMM_QUADS - 1) / GEMM_QUADS * GEMM_PANEL_BYTES -
+                        a.group_bytes;
+        }
     }
     OCT_COPIES_COMMIT();
 }
@@ -242,25 +283,29 @@ OCT_DEVICE void gemm_group_end(const oct_cuda_linear_args &a, int row0, int pane
 }
 
 /* A block: a tile of rows, three panels, a slice. */
-template <int DIGITS> OCT_DEVICE void gemm(const oct_cuda_linear_args &a)
+template <int DIGITS, bool Q4> OCT_DEVICE void gemm(const oct_cuda_linear_args &a)
 {
     const oct_cuda_tile tile = tile_of(a, blockIdx.x);
     if (tile.n == 0)
         return;
     const int warp = threadIdx.x / 32, panel = warp % GEMM_PANELS, row0 = warp / GEMM_PANELS * 16;
-    gemm_pieces pieces = gemm_pieces_of(a, tile);
+    gemm_pieces pieces = gemm_pieces_of<Q4>(a, tile);
     const int block_quads = (DIGITS == 2 ? OCT_ACT_BLOCK : OCT_ACT_BLOCK_I8) / OCT_QUAD;
     gemm_sums s = {};
     float t[4][2][4] = {};
     gemm_place at = {0, 0};
     int now = 0; /* the stage of the sums; behind it those ahead, in a ring */
+    if (Q4) {
+        q4_bring_tables((uint4 *)(OCT_SHARED + GEMM_STAGES * GEMM_STAGE_BYTES));
+        OCT_BARRIER();
+    }
     for (int i = 0; i < GEMM_STAGES - 1; i++)
-        gemm_copy(a, &pieces, OCT_SHARED + i * GEMM_STAGE_BYTES);
+        gemm_copy<Q4>(a, &pieces, OCT_SHARED + i * GEMM_STAGE_BYTES);
     do {
         OCT_COPIES_WAIT(GEMM_STAGES - 2);
         OCT_BARRIER();
-        gemm_copy(a, &pieces,
-                  OCT_SHARED + (now == 0 ? GEMM_STAGES - 1 : now - 1) * GEMM_STAGE_BYTES);
+        gemm_copy<Q4>(a, &pieces,
+                      OCT_SHARED + (now == 0 ? GEMM_STAGES - 1 : now - 1) * GEMM_STAGE_BYTES);
         gemm_stage<DIGITS>(OCT_SHARED + now * GEMM_STAGE_BYTES, panel, row0, &s);
         now = now == GEMM_STAGES - 1 ? 0 : now + 1;
         const int group = at.group, block = at.quad / block_quads;
@@ -275,10 +320,13 @@ template <int DIGITS> OCT_DEVICE void gemm(const oct_cuda_linear_args &a)
         gemm_group_end<true>(a, row0, (int)blockIdx.y * GEMM_PANELS + panel, 0, t);
 }
 
-OCT_ENTRY(gemm, linear, 384, 1)
-{
-    if (a.act.digits == 2)
-        gemm<2>(a);
-    else
-        gemm<1>(a);
-}
+#define GEMM_ENTRY(name, q4)        \
+    OCT_ENTRY(name, linear, 384, 1) \
+    {                               \
+        if (a.act.digits == 2)      \
+            gemm<2, q4>(a);         \
+        else                        \
+            gemm<1, q4>(a);         \
+    }
+GEMM_ENTRY(gemm, false)
+GEMM_ENTRY(gemm_q4, true)

@@ -4,13 +4,18 @@
  * in shared memory, in whatever order. What follows, the chain over blocks and groups, is one
  * thread's for each channel and row.
  *
- * A lane has four channels, half a warp a quad of 64; a load is 16 bytes, eight are under way. */
+ * A lane has four channels, half a warp a quad of 64; a load is 16 bytes, eight are under way. Of
+ * 4-bit weights (q4.cuh) a lane has sixteen inputs of four channels, eight apart: two pairs; eight
+ * lanes and their neighbours half a panel of 64 inputs. */
 #ifndef OCT_GEMV_CUH
 #define OCT_GEMV_CUH
 
-#include "device.cuh"
+#include "q4.cuh"
 
-enum { GEMV_CHUNK = 32 /* quads that a warp takes at once */ };
+enum {
+    GEMV_CHUNK = 32, /* quads that a warp takes at once */
+    GEMV_STEPS = GEMV_CHUNK / Q4_STEP_QUADS
+};
 
 /* Threads of a block; of which each has so many chains. */
 #define GEMV_THREADS(R) ((R) == 8 ? OCT_CUDA_GEMV_8_THREADS : 256)
@@ -73,10 +78,50 @@ OCT_DEVICE void gemv_step(const uint8_t *w, int q, int n, const unsigned char *d
     }
 }
 
-/* Adds a warp's sums to those of the block: sums [R][64] in shared memory. */
-template <int R, int DIGITS> OCT_DEVICE void gemv_flush(int32_t (*acc)[DIGITS][4], int32_t *sums)
+/* Two steps of 4-bit weights, those that there are of n, times the digits of R rows, in half a
+ * panel: channel 32 half + lane / 4 + 8 c is acc's c. */
+template <int R, int DIGITS>
+OCT_DEVICE void gemv_steps_q4(const uint8_t *group, int groups, int step, int n, int half,
+                              const uint4 *tables, const unsigned char *digits, const uint32_t *x,
+                              uint32_t plane, int32_t (*acc)[DIGITS][4])
 {
-    int lane = threadIdx.x % 32;
+    const int pair = 16 * half + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    q4_raw raw[GEMV_STEPS][2] = {};
+    OCT_UNROLL
+    for (int i = 0; i < GEMV_STEPS; i++) {
+        OCT_UNROLL
+        for (int p = 0; p < 2; p++)
+            if (step + i < n)
+                raw[i][p] = q4_fetch(group, groups, n, step + i, pair + 8 * p, t);
+    }
+    OCT_UNROLL
+    for (int i = 0; i < GEMV_STEPS; i++) {
+        uint32_t w[4][4]; /* [channel][quad] */
+        if (step + i >= n)
+            return;
+        q4_expand(tables, raw[i][0], w[0], w[1]);
+        q4_expand(tables, raw[i][1], w[2], w[3]);
+        OCT_UNROLL
+        for (int r = 0; r < R; r++) {
+            OCT_UNROLL
+            for (int d = 0; d < DIGITS; d++) {
+                const uint4 v =
+                    oct_load16(digits + (uint64_t)x[r] * 64 + (uint32_t)(d + 2 - DIGITS) * plane +
+                               (uint32_t)((step + i) * OCT_Q4_STEP + 16 * t));
+                const uint32_t digit[4] = {v.x, v.y, v.z, v.w};
+                OCT_UNROLL
+                for (int k = 0; k < 16; k++)
+                    acc[r][d][k / 4] = oct_dot4(w[k / 4][k % 4], digit[k % 4], acc[r][d][k / 4]);
+            }
+        }
+    }
+}
+
+/* Adds a warp's sums to those of the block: sums [R][64] in shared memory. half: of 4-bit weights. */
+template <int R, int DIGITS, bool Q4>
+OCT_DEVICE void gemv_flush(int32_t (*acc)[DIGITS][4], int half, int32_t *sums)
+{
+    const int lane = threadIdx.x % 32;
     OCT_UNROLL
     for (int r = 0; r < R; r++) {
         OCT_UNROLL
@@ -84,42 +129,58 @@ template <int R, int DIGITS> OCT_DEVICE void gemv_flush(int32_t (*acc)[DIGITS][4
             uint32_t sum = (uint32_t)acc[r][0][c];
             if (DIGITS == 2)
                 sum = sum * 256u + (uint32_t)acc[r][DIGITS - 1][c];
-            sum += OCT_SHUFFLE_XOR(sum, 16);
-            if (lane < 16)
-                OCT_SHARED_ADD(sums + r * 64 + 4 * lane + c, (int32_t)sum);
+            if (Q4) {
+                sum += OCT_SHUFFLE_XOR(sum, 1);
+                sum += OCT_SHUFFLE_XOR(sum, 2);
+                if (lane % 4 == c)
+                    OCT_SHARED_ADD(sums + r * 64 + 32 * half + lane / 4 + 8 * c, (int32_t)sum);
+            } else {
+                sum += OCT_SHUFFLE_XOR(sum, 16);
+                if (lane < 16)
+                    OCT_SHARED_ADD(sums + r * 64 + 4 * lane + c, (int32_t)sum);
+            }
             for (int d = 0; d < DIGITS; d++)
                 acc[r][d][c] = 0;
         }
     }
 }
 
-/* Items item0 .. item0 + n - 1 (blocks of activations, group by group) of a panel: their sums. */
-template <int R, int DIGITS>
+/* Items item0 .. item0 + n - 1 (blocks of activations, group by group) of a panel: their sums. Of
+ * 4-bit weights a warp takes a chunk of half a panel. */
+template <int R, int DIGITS, bool Q4>
 OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, int first_group,
-                          int item0, int n, const uint32_t *x, int32_t *sums)
+                          int item0, int n, const uint32_t *x, const uint4 *tables, int32_t *sums)
 {
+    enum { HALVES = Q4 ? 2 : 1 };
     const oct_act_layout &l = a.act;
     const int block_quads = (int)l.block / OCT_QUAD, each = block_quads / GEMV_CHUNK;
     const int group_blocks = (int)l.group_blocks, group_quads = (int)a.group_quads;
     const uint32_t plane = (uint32_t)(l.n_groups * l.group_pad);
     const int warps = GEMV_THREADS(R) / 32;
-    const int share = (n * each + warps - 1) / warps;
+    const int chunks = n * HALVES * each, share = (chunks + warps - 1) / warps;
     const int lane = threadIdx.x % 32, c0 = threadIdx.x / 32 * share;
-    const int c1 = c0 + share < n * each ? c0 + share : n * each;
+    const int c1 = c0 + share < chunks ? c0 + share : chunks;
     int32_t acc[R][DIGITS][4] = {};
     for (int c = c0; c < c1; c++) {
-        const int item = item0 + c / each, g = item / group_blocks;
-        const int q0 = item % group_blocks * block_quads;
+        const int at = c / (HALVES * each), item = item0 + at, g = item / group_blocks;
+        const int q0 = item % group_blocks * block_quads, half = c / each % HALVES;
         const int left = group_quads - q0 < block_quads ? group_quads - q0 : block_quads;
-        const uint8_t *w = panel + g * a.group_bytes + (uint32_t)q0 * 256 + lane % 16 * 16;
-        const unsigned char *digits =
-            a.x + l.digits_at + (first_group + g) * l.group_pad + q0 * OCT_QUAD;
-        OCT_UNROLL_BY(2)
-        for (int i = 0; i < GEMV_CHUNK; i += 8)
-            gemv_step<R, DIGITS>(w, c % each * GEMV_CHUNK + i + lane / 16 * 4, left, digits, x,
-                                 plane, acc);
+        const uint8_t *w = panel + g * a.group_bytes;
+        const unsigned char *digits = a.x + l.digits_at + (first_group + g) * l.group_pad;
+        if (Q4) {
+            const int first = (q0 + c % each * GEMV_CHUNK) / Q4_STEP_QUADS;
+            const int n_steps = (group_quads + Q4_STEP_QUADS - 1) / Q4_STEP_QUADS;
+            gemv_steps_q4<R, DIGITS>(w, a.q4_groups, first, n_steps, half, tables, digits, x, plane,
+                                     acc);
+        } else {
+            w += (uint32_t)q0 * 256 + lane % 16 * 16;
+            OCT_UNROLL_BY(2)
+            for (int i = 0; i < GEMV_CHUNK; i += 8)
+                gemv_step<R, DIGITS>(w, c % each * GEMV_CHUNK + i + lane / 16 * 4, left,
+                                     digits + q0 * OCT_QUAD, x, plane, acc);
+        }
         if (c + 1 == c1 || (c + 1) % each == 0)
-            gemv_flush<R, DIGITS>(acc, sums + c / each * R * 64);
+            gemv_flush<R, DIGITS, Q4>(acc, half, sums + at * R * 64);
     }
 }
 
@@ -153,7 +214,7 @@ OCT_DEVICE void gemv_chain(const oct_cuda_linear_args &a, const uint16_t *scales
 }
 
 /* A block: a tile of rows, a panel, a slice. */
-template <int R, int DIGITS> OCT_DEVICE void gemv(const oct_cuda_linear_args &a)
+template <int R, int DIGITS, bool Q4> OCT_DEVICE void gemv(const oct_cuda_linear_args &a)
 {
     const oct_cuda_tile tile = tile_of(a, blockIdx.x);
     if (tile.n == 0)
@@ -169,17 +230,20 @@ template <int R, int DIGITS> OCT_DEVICE void gemv(const oct_cuda_linear_args &a)
                              panel * a.unit_groups * 64;
     int32_t *sums = (int32_t *)OCT_SHARED;
     float *out = (float *)(sums + room * R * 64); /* [R][64] */
+    uint4 *tables = (uint4 *)(out + R * 64);      /* of 4-bit weights */
     uint32_t x[R];
     float t[GEMV_CHAINS(R)] = {}, y[GEMV_CHAINS(R)] = {};
     OCT_UNROLL
     for (int r = 0; r < R; r++)
         x[r] = row_of(a, tile, r);
+    if (Q4)
+        q4_bring_tables(tables); /* the barrier is below */
     for (int item = 0; item < items; item += room) {
         const int n = items - item < room ? items - item : room;
         for (int i = threadIdx.x; i < n * R * 64; i += GEMV_THREADS(R))
             OCT_PUT(sums + i, 0);
         OCT_BARRIER();
-        gemv_sums<R, DIGITS>(a, weights, first_group, item, n, x, sums);
+        gemv_sums<R, DIGITS, Q4>(a, weights, first_group, item, n, x, tables, sums);
         OCT_BARRIER();
         gemv_chain<R>(a, scales, first_group, item, n, sums, t, y);
         if (item + n < items)
@@ -206,17 +270,21 @@ template <int R, int DIGITS> OCT_DEVICE void gemv(const oct_cuda_linear_args &a)
     }
 }
 
-#define GEMV_ENTRY(rows, blocks)                               \
-    OCT_ENTRY(gemv_##rows, linear, GEMV_THREADS(rows), blocks) \
-    {                                                          \
-        if (a.act.digits == 2)                                 \
-            gemv<rows, 2>(a);                                  \
-        else                                                   \
-            gemv<rows, 1>(a);                                  \
+#define GEMV_ENTRY(name, rows, blocks, q4)              \
+    OCT_ENTRY(name, linear, GEMV_THREADS(rows), blocks) \
+    {                                                   \
+        if (a.act.digits == 2)                          \
+            gemv<rows, 2, q4>(a);                       \
+        else                                            \
+            gemv<rows, 1, q4>(a);                       \
     }
-GEMV_ENTRY(1, 4)
-GEMV_ENTRY(2, 3)
-GEMV_ENTRY(4, 2)
-GEMV_ENTRY(8, 2)
+GEMV_ENTRY(gemv_1, 1, 4, false)
+GEMV_ENTRY(gemv_2, 2, 3, false)
+GEMV_ENTRY(gemv_4, 4, 2, false)
+GEMV_ENTRY(gemv_8, 8, 2, false)
+GEMV_ENTRY(gemv_q4_1, 1, 3, true)
+GEMV_ENTRY(gemv_q4_2, 2, 3, true)
+GEMV_ENTRY(gemv_q4_4, 4, 2, true)
+GEMV_ENTRY(gemv_q4_8, 8, 2, true)
 
 #endif

@@ -28,6 +28,7 @@
 #include <stdint.h>
 
 #include "act.h"
+#include "q4.h"
 #include "types.h"
 
 #ifdef __CUDACC__
@@ -47,6 +48,11 @@
     ENTRY(gemv_4, linear, 256, 2)            \
     ENTRY(gemv_8, linear, 192, 2)            \
     ENTRY(gemm, linear, 384, 1)              \
+    ENTRY(gemv_q4_1, linear, 256, 3)         \
+    ENTRY(gemv_q4_2, linear, 256, 3)         \
+    ENTRY(gemv_q4_4, linear, 256, 2)         \
+    ENTRY(gemv_q4_8, linear, 192, 2)         \
+    ENTRY(gemm_q4, linear, 384, 1)           \
     ENTRY(fold, fold, 256, 4)                \
     ENTRY(kv_copy, kv_copy, 256, 4)          \
     ENTRY(rope, rope, 128, 4)                \
@@ -153,7 +159,7 @@ typedef struct oct_cuda_linear_args {
     int32_t tile_rows; /* OCT_CUDA_GEMV_ROWS: gemv, OCT_CUDA_GEMM_ROWS: gemm */
     int32_t first_slice, end_slice;
     int32_t split_in, gelu;
-    int32_t type; /* oct_weight_type; OCT_WEIGHT_Q8 only */
+    int32_t q4_groups; /* 0: the weights are q8; else of 4 bits, see oct_q4_groups */
 } oct_cuda_linear_args;
 
 /* out[r] = the n_parts slices of row r, folded as the tree of kernels.h. n_used > 0: row r is slot
@@ -368,20 +374,52 @@ static inline oct_cuda_launch oct_cuda_linear_launch(const oct_cuda_linear_args 
 {
     int64_t tiles = a->tiles ? a->n_tiles : oct_cuda_div_up(a->n_rows, a->tile_rows);
     int64_t slices = a->end_slice - a->first_slice, rows = a->tile_rows;
+    int64_t tables = a->q4_groups ? OCT_Q4_TABLES * OCT_Q4_VALUES : 0;
     if (rows == OCT_CUDA_GEMM_ROWS)
-        return oct_cuda_launch_of(OCT_CUDA_gemm, tiles,
-                                  oct_cuda_div_up(a->n_panels, OCT_CUDA_GEMM_PANELS), slices,
-                                  128 * OCT_CUDA_GEMM_PANELS,
-                                  OCT_CUDA_GEMM_STAGES * OCT_CUDA_GEMM_QUADS *
-                                      (OCT_CUDA_GEMM_PANELS * 256 + OCT_CUDA_GEMM_ROWS * 8));
+        return oct_cuda_launch_of(
+            a->q4_groups ? OCT_CUDA_gemm_q4 : OCT_CUDA_gemm, tiles,
+            oct_cuda_div_up(a->n_panels, OCT_CUDA_GEMM_PANELS), slices, 128 * OCT_CUDA_GEMM_PANELS,
+            tables + OCT_CUDA_GEMM_STAGES * OCT_CUDA_GEMM_QUADS *
+                         (OCT_CUDA_GEMM_PANELS * 256 + OCT_CUDA_GEMM_ROWS * 8));
     int64_t items = oct_cuda_min(a->unit_groups * a->act.group_blocks, OCT_CUDA_GEMV_ITEMS);
-    return oct_cuda_launch_of(rows == 8   ? OCT_CUDA_gemv_8
-                              : rows == 4 ? OCT_CUDA_gemv_4
-                              : rows == 2 ? OCT_CUDA_gemv_2
-                                          : OCT_CUDA_gemv_1,
-                              tiles, a->n_panels, slices, rows == 8 ? OCT_CUDA_GEMV_8_THREADS : 256,
-                              items * rows * 256 + rows * 256);
+    int entry = rows == 8   ? OCT_CUDA_gemv_8
+                : rows == 4 ? OCT_CUDA_gemv_4
+                : rows == 2 ? OCT_CUDA_gemv_2
+                            : OCT_CUDA_gemv_1;
+    if (a->q4_groups)
+        entry += OCT_CUDA_gemv_q4_1 - OCT_CUDA_gemv_1;
+    return oct_cuda_launch_of((oct_cuda_entry)entry, tiles, a->n_panels, slices,
+                              rows == 8 ? OCT_CUDA_GEMV_8_THREADS : 256,
+                              tables + items * rows * 256 + rows * 256);
 }
+
+#ifndef __cplusplus
+/* What a matrix decides: its slices first_slice .. end_slice - 1 are there, one behind the other,
+ * for activations of so many digits. Where it lies, and whose rows it takes and gives, is the
+ * caller's to add. */
+static inline oct_cuda_linear_args
+oct_cuda_linear_of(const oct_weight_layout *l, int64_t first_slice, int64_t end_slice, int digits)
+{
+    const uint64_t n = (uint64_t)(end_slice - first_slice);
+    oct_cuda_linear_args a = {.expert_stride = n * l->unit_stride,
+                              .slice_stride = l->unit_stride,
+                              .scale_expert_stride = n * l->scale_stride,
+                              .scale_slice_stride = l->scale_stride,
+                              .n_panels = l->n_panels,
+                              .unit_out = l->unit_out,
+                              .unit_groups = l->unit_groups,
+                              .group_in = l->group_in,
+                              .group_quads = l->group_quads,
+                              .panel_bytes = l->panel_bytes,
+                              .group_bytes = l->group_bytes,
+                              .first_slice = (int32_t)first_slice,
+                              .end_slice = (int32_t)end_slice,
+                              .split_in = l->split == OCT_SPLIT_IN,
+                              .q4_groups = oct_q4_groups(l->type)};
+    oct_act_layout_init(&a.act, l->n_in, l->n_groups, digits);
+    return a;
+}
+#endif
 
 static inline oct_cuda_launch oct_cuda_fold_launch(const oct_cuda_fold_args *a)
 {
