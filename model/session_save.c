@@ -9,11 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cpu_impl.h"
 #include "job_impl.h"
 #include "kv_file.h"
 #include "machine.h"
 #include "output_impl.h"
 #include "session_impl.h"
+#include "threads.h"
 
 enum { SYNC_BYTES = 64 << 20 }; /* written between two looks at what the disk has taken */
 
@@ -67,42 +69,78 @@ static oct_status make_folder(const char *folder, oct_error *err)
 
 /* ---- a page in memory, wherever its layers are ---- */
 
-static void copy_host(const oct_kv_cache *kv, int64_t layer, int64_t page, unsigned char *buf,
-                      bool in)
+/* A page between the session's memory and buf[layer][head]. */
+typedef struct page_copy {
+    oct_session *s;
+    int64_t page;
+    unsigned char *buf;
+    bool in; /* into the session */
+} page_copy;
+
+/* Attention's steps, whose layers' keys and values are in their places; NULL: no more. */
+static const oct_step *next_layer(const oct_plan *p, int *i)
 {
-    for (int64_t h = 0; h < kv->n_heads; h++, buf += kv->head_bytes) {
-        unsigned char *at = oct_kv_cache_page(kv, layer, page, h);
-        memcpy(in ? at : buf, in ? buf : at, kv->head_bytes);
+    while (*i < p->n_steps) {
+        const oct_step *step = &p->steps[(*i)++];
+        if (step->node && step->node->op == OCT_OP_ATTENTION)
+            return step;
     }
+    return NULL;
 }
 
-static oct_status copy_layer(oct_session *s, const oct_step *step, int64_t page, unsigned char *buf,
-                             bool in, oct_error *err)
+static unsigned char *in_buf(const page_copy *c, const oct_step *step, int64_t head)
 {
-    const oct_kv_cache *kv = &s->kv[step->place];
-    const size_t bytes = (size_t)kv->n_heads * kv->head_bytes;
-    oct_backend *b = s->runner.backend[step->place];
-    buf += (size_t)step->node->layer * bytes;
-    if (b->kind->host) {
-        copy_host(kv, step->kv_layer, page, buf, in);
-        return OCT_OK;
-    }
-    unsigned char *at = oct_kv_cache_page(kv, step->kv_layer, page, 0);
-    return in ? b->upload(b, at, buf, bytes, err) : b->download(b, buf, at, bytes, err);
+    const oct_kv_cache *kv = &c->s->kv[step->place];
+    return c->buf + (size_t)(step->node->layer * kv->n_heads + head) * kv->head_bytes;
 }
 
-/* Copies a page, [layer][head], out of the session's memory, or in. */
+/* Layers of the host: each head by a thread of its domain, as whoever touches memory first decides
+ * where it is. */
+static void copy_host(void *ctx, int thread, int n_threads)
+{
+    const page_copy *c = ctx;
+    const oct_kv_cache *kv = &c->s->kv[OCT_HOST];
+    const int n_domains = (int)kv->n_domains;
+    int d = 0, at = 0;
+    while (oct_cpu_first_thread(n_threads, d + 1, n_domains) <= thread)
+        d++;
+    const int first = oct_cpu_first_thread(n_threads, d, n_domains),
+              n = oct_cpu_first_thread(n_threads, d + 1, n_domains) - first;
+    const int64_t heads = kv->n_heads / n_domains;
+    for (const oct_step *step; (step = next_layer(&c->s->p.plan, &at));)
+        for (int64_t h = d * heads + thread - first; step->place == OCT_HOST && h < (d + 1) * heads;
+             h += n) {
+            unsigned char *mine = oct_kv_cache_page(kv, step->kv_layer, c->page, h),
+                          *its = in_buf(c, step, h);
+            memcpy(c->in ? mine : its, c->in ? its : mine, kv->head_bytes);
+        }
+}
+
+static oct_status copy_device(const page_copy *c, const oct_step *step, oct_error *err)
+{
+    const oct_kv_cache *kv = &c->s->kv[step->place];
+    oct_backend *b = c->s->runner.backend[step->place];
+    const size_t bytes = (size_t)kv->n_heads * kv->head_bytes; /* one domain: in one piece */
+    unsigned char *mine = oct_kv_cache_page(kv, step->kv_layer, c->page, 0),
+                  *its = in_buf(c, step, 0);
+    return c->in ? b->upload(b, mine, its, bytes, err) : b->download(b, its, mine, bytes, err);
+}
+
 static oct_status copy_page(oct_session *s, int64_t page, unsigned char *buf, bool in,
                             oct_error *err)
 {
+    page_copy c = {s, page, buf, in};
     const oct_plan *plan = &s->p.plan;
     oct_status status = OCT_OK;
+    int at = 0;
     for (int i = 1; i < plan->n_places; i++)
         if (s->runner.backend[i]->begin)
             s->runner.backend[i]->begin(s->runner.backend[i]);
-    for (int i = 0; i < plan->n_steps && status == OCT_OK; i++)
-        if (plan->steps[i].node && plan->steps[i].node->op == OCT_OP_ATTENTION)
-            status = copy_layer(s, &plan->steps[i], page, buf, in, err);
+    for (const oct_step *step; status == OCT_OK && (step = next_layer(plan, &at));)
+        if (step->place != OCT_HOST)
+            status = copy_device(&c, step, err);
+    if (plan->need[OCT_HOST].kv_layers > 0)
+        oct_team_run(oct_session_team(s), copy_host, &c);
     for (int i = 1; i < plan->n_places; i++) {
         oct_backend *b = s->runner.backend[i];
         oct_error late = {0};
@@ -349,6 +387,15 @@ static oct_status restore_all(oct_session *s, const char *folder, oct_kv_kept *k
 
 /* ---- calls, and orders ---- */
 
+/* The threads are the process's that made the session. */
+static oct_status check_process(const oct_session *s, oct_error *err)
+{
+    return s->process == getpid()
+               ? OCT_OK
+               : oct_fail(err, OCT_ERR_ARG, "this session belongs to process %ld, this one is %ld",
+                          (long)s->process, (long)getpid());
+}
+
 static oct_status order(oct_session *s, int64_t what, int64_t a, const char *folder, oct_error *err)
 {
     const size_t bytes = strlen(folder) + 1;
@@ -373,6 +420,7 @@ oct_status oct_session_save(oct_session *s, const char *folder, double seconds, 
     const double most = 1e9;
     seconds = seconds > 0 ? fmin(seconds, most) : 0;
     *kept = (oct_kv_kept){0};
+    OCT_TRY(check_process(s, err));
     OCT_TRY(order(s, OCT_ORDER_SAVE, (int64_t)(seconds * 1e3), folder, err));
     return save_all(s, folder, seconds, kept, err);
 }
@@ -381,6 +429,7 @@ oct_status oct_session_restore(oct_session *s, const char *folder, oct_kv_kept *
                                oct_error *err)
 {
     *kept = (oct_kv_kept){0};
+    OCT_TRY(check_process(s, err));
     if (!untouched(s))
         return oct_fail(err, OCT_ERR_ARG, "%s: the session has evaluated already", folder);
     OCT_TRY(order(s, OCT_ORDER_RESTORE, 0, folder, err));

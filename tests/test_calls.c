@@ -498,6 +498,12 @@ static void test_fork(void **state)
         alarm(60);
         if (oct_eval(s, &b, logits, &e) == OCT_OK || !strstr(e.text, "process"))
             _exit(2);
+        oct_kv_kept kept;
+        e = (oct_error){0};
+        if (oct_session_save(s, "/tmp/octet-child", 1, &kept, &e) == OCT_OK ||
+            !strstr(e.text, "process"))
+            _exit(4);
+        e = (oct_error){0};
         if (oct_session_new(m, &p, &other, &e) != OCT_OK ||
             oct_eval(other, &b, logits, &e) != OCT_OK)
             _exit(3);

@@ -234,12 +234,11 @@ static void test_domains(void **state)
     oct_machine_free(machine);
 }
 
-/* The second layer is a device's. */
+/* The second layer is a device's, or both. */
 static void deal_layer(void *ctx, const oct_graph *g, uint8_t *where)
 {
-    (void)ctx;
     for (int i = 0; i < g->n_nodes; i++)
-        where[i] = g->nodes[i].layer == 1;
+        where[i] = g->nodes[i].layer == 1 || (*(const bool *)ctx && g->nodes[i].layer == 0);
 }
 
 static void test_devices(void **state)
@@ -251,11 +250,16 @@ static void test_devices(void **state)
     oct_cpu_numbers numbers = s->p.cpu;
     oct_session_free(s);
     numbers.n_threads = numbers.n_domains = 1;
-    const oct_devices d = {
-        .n = 1, .device[0] = {&poisoned_kind, &numbers, device_open}, .deal = deal_layer};
+    bool both = false;
+    const oct_devices d = {.n = 1,
+                           .device[0] = {&poisoned_kind, &numbers, device_open},
+                           .deal = deal_layer,
+                           .ctx = &both};
     want_logits(&p, want);
-    pass_on(&p, NULL, &p, &d, want, "to a device");
-    pass_on(&p, &d, &p, NULL, want, "from a device");
+    for (int i = 0; i < 2; i++, both = true) {
+        pass_on(&p, NULL, &p, &d, want, "to a device");
+        pass_on(&p, &d, &p, NULL, want, "from a device");
+    }
 }
 
 /* ---- what is kept ---- */
