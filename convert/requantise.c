@@ -140,10 +140,11 @@ typedef struct job {
 typedef struct row {
     /* NULL, or tables chosen for the panel: [slices][groups of a unit][64] */
     const uint8_t *chosen;
-    int64_t n_in;  /* of all slices that it goes over */
-    int8_t *q;     /* [n_in] its integers */
-    float *scale;  /* [n_in] with feedback, else NULL */
-    float *target; /* [n_in] with feedback: what is to be stored, in steps */
+    int64_t n_in;     /* of all slices that it goes over */
+    int64_t group_in; /* of a scale */
+    int8_t *q;        /* [n_in] its integers */
+    float *scale;     /* [n_in] with feedback, else NULL */
+    float *target;    /* [n_in] with feedback: what is to be stored, in steps */
 } row;
 
 /* How far what was stored is from the integers of up to 32 inputs. */
@@ -162,15 +163,30 @@ static void add_square(distance *d, uint32_t square)
     d->most_sq = square > d->most_sq ? square : d->most_sq;
 }
 
-/* Moves the targets of inputs i + 1 .. of i's block, for an error that was stored. */
+static void subtract(float *restrict t, const float *restrict u, float times, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        t[i] -= times * u[i];
+}
+
+/* Moves the targets of inputs i + 1 .. of i's block, for an error that was stored. Targets are in
+ * steps of their scales, of which each group of inputs has one. */
 static void feed_back(const oct_feedback *f, const row *r, int64_t i, float stored)
 {
     const int64_t block = i / BLOCK, first = block * BLOCK, left = f->n_in - first;
-    const int64_t n = left < BLOCK ? left : BLOCK;
+    const int64_t n = left < BLOCK ? left : BLOCK, end = first + n;
     const float *u = f->u + block * BLOCK * BLOCK + (i - first) * n;
-    const float d = (r->target[i] - stored) * r->scale[i] / u[i - first];
-    for (int64_t j = i + 1; j < first + n; j++)
-        r->target[j] -= r->scale[j] != 0 ? d * u[j - first] / r->scale[j] : 0;
+    const float off = (r->target[i] - stored) / u[i - first];
+    for (int64_t j = i + 1, stop; j < end; j = stop) {
+        const float from = r->scale[i], to = r->scale[j];
+        stop = (j / r->group_in + 1) * r->group_in;
+        stop = stop < end ? stop : end;
+        subtract(r->target + j, u + (j - first),
+                 from == to ? off
+                 : to != 0  ? off * (from / to)
+                            : 0,
+                 stop - j);
+    }
 }
 
 /* The table value nearest to x: its number. */
@@ -319,7 +335,7 @@ static void requantise_thread(void *ctx, int thread, int n_threads)
 {
     job *j = ctx;
     const oct_weight_layout *l = &j->from->layout;
-    row r = {.n_in = l->split == OCT_SPLIT_IN ? l->n_in : unit_inputs(l)};
+    row r = {.n_in = l->split == OCT_SPLIT_IN ? l->n_in : unit_inputs(l), .group_in = l->group_in};
     (void)thread;
     (void)n_threads;
     const size_t n = (size_t)r.n_in;
