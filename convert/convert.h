@@ -208,8 +208,8 @@ typedef enum oct_outline_of {
 typedef struct oct_outline {
     oct_model *model;
     oct_outline_of of;
-    uint64_t source_bytes;   /* of the checkpoint that the model file is made of; 0: unknown, or the
-                              file is there */
+    uint64_t source_bytes;   /* of the checkpoint that the model file is made of, for one of Hugging
+                              Face's its numbers in bf16; 0: unknown, or the file is there */
     int64_t n_files;         /* of the checkpoint */
     uint64_t file_bytes;     /* of the model file */
     uint64_t original_bytes; /* of the model file that this one is quantised from; 0: from none */
@@ -217,8 +217,8 @@ typedef struct oct_outline {
     const char *experts; /* weight type of its experts; static */
 } oct_outline;
 
-/* what: a name, a config.json with the keys of xAI's code, a checkpoint that oct_convert would
- * take, or a model file. experts: weight type of the experts' matrices; NULL: what it has, or q8.
+/* what: a name; a config.json with the keys of xAI's code or of Hugging Face's, or a folder with one
+ * and no weights; a checkpoint that oct_convert would take; or a model file. experts: weight type of the experts' matrices; NULL: what it has, or q8.
  * Nothing is written but a file in memory of the size of a header. OCT_ERR_UNSUPPORTED: a model
  * that is known and cannot run, or a type that these matrices cannot have; OCT_ERR_ARG: nothing of
  * that name. Close with oct_outline_close after success. */

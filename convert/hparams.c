@@ -55,8 +55,7 @@ static bool is_key(oct_hparam_names names, int i, const char *key)
            (params[i].key && strcmp(key, params[i].key) == 0);
 }
 
-/* As the file spells it, or would. */
-static const char *key_of(const oct_hparams *h, oct_hparam p)
+const char *oct_hparams_key(const oct_hparams *h, oct_hparam p)
 {
     const bool xai = h->names == OCT_HPARAM_XAI;
     const char *name = xai ? params[p].key : params[p].hugging_face;
@@ -87,15 +86,69 @@ static oct_status read_value(const char *path, const char *key, const json_t *v,
     if (!(d >= params[i].lo && d <= params[i].hi))
         return oct_fail(err, OCT_ERR_FORMAT, "%s: \"%s\" is %.17g; expected %.10g to %.10g", path,
                         key, d, params[i].lo, params[i].hi);
+    if (h->given[i] && h->value[i] != d)
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: \"%s\" is %.17g, but another key for the same says %.17g", path, key,
+                        d, h->value[i]);
     h->given[i] = true;
     h->value[i] = d;
+    return OCT_OK;
+}
+
+/* Whether a text has "grok" in it, in any case. */
+static bool says_grok(const json_t *v)
+{
+    const char *text = json_string_value(v);
+    return text && strcasestr(text, "grok") != NULL;
+}
+
+/* What a file of Hugging Face's says that is not so of Grok-1. */
+static void find_foreign(const json_t *root, oct_hparams *h)
+{
+    const json_t *type = json_object_get(root, "model_type"),
+                 *architecture = json_array_get(json_object_get(root, "architectures"), 0),
+                 *act = json_object_get(root, "hidden_act"),
+                 *width = json_object_get(root, "moe_intermediate_size");
+    const char *name = json_string_value(type ? type : architecture);
+    static const char *const numbers[] = {"final_logit_softcapping", "attn_temperature_len",
+                                          "num_shared_experts"};
+    const size_t n = sizeof h->foreign;
+    if (name && !says_grok(type) && !says_grok(architecture))
+        snprintf(h->foreign, n, "%s \"%.60s\"", type ? "model_type" : "architectures", name);
+    else if (json_is_true(json_object_get(root, "residual_moe")) ||
+             (json_is_number(width) && h->given[OCT_HP_FFN_SIZE] &&
+              json_number_value(width) != h->value[OCT_HP_FFN_SIZE]))
+        snprintf(h->foreign, n, "a dense branch beside the experts");
+    else if (json_is_string(act) && strncmp(json_string_value(act), "gelu", 4) != 0)
+        snprintf(h->foreign, n, "hidden_act \"%.60s\"", json_string_value(act));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !h->foreign[0]; i++)
+        if (json_number_value(json_object_get(root, numbers[i])) > 0)
+            snprintf(h->foreign, n, "\"%s\"", numbers[i]);
+}
+
+static oct_status read_object(const char *path, oct_hparam_names names, const json_t *root,
+                              oct_hparams *h, oct_lines *warnings, oct_error *err)
+{
+    json_t *mutable = (json_t *)(uintptr_t)root; /* what jansson's loop wants */
+    const char *key;
+    json_t *v;
+    if (names == OCT_HPARAM_EITHER)
+        names = json_object_get(root, params[OCT_HP_EMB_SIZE].hugging_face)
+                    ? OCT_HPARAM_HUGGING_FACE
+                    : OCT_HPARAM_XAI;
+    h->names = names;
+    json_object_foreach(mutable, key, v)
+    {
+        OCT_TRY(read_value(path, key, v, h, warnings, err));
+    }
+    find_foreign(root, h);
     return OCT_OK;
 }
 
 oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparams *h,
                             oct_lines *warnings, oct_error *err)
 {
-    *h = (oct_hparams){.names = names};
+    *h = (oct_hparams){0};
     FILE *f = fopen(path, "rbe");
     if (!f)
         return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
@@ -116,16 +169,8 @@ oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparam
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: not JSON: line %d: %s", path, e.line, e.text);
     else if (!json_is_object(root))
         s = oct_fail(err, OCT_ERR_FORMAT, "%s: expected a JSON object", path);
-    if (s == OCT_OK) {
-        const char *key;
-        json_t *v;
-        json_object_foreach(root, key, v)
-        {
-            s = read_value(path, key, v, h, warnings, err);
-            if (s != OCT_OK)
-                break;
-        }
-    }
+    if (s == OCT_OK)
+        s = read_object(path, names, root, h, warnings, err);
     json_decref(root);
     free(text);
     fclose(f);
@@ -181,7 +226,7 @@ static oct_status check_shapes(const oct_ckpt *c, const oct_hparams *h, const ch
         if (h->given[p] && said != found)
             return oct_fail(err, OCT_ERR_SHAPE,
                             "%s says %s %" PRId64 ", the shapes in %s say %" PRId64, path,
-                            key_of(h, p), number(h, p), c->dir, found);
+                            oct_hparams_key(h, p), number(h, p), c->dir, found);
     }
     if (h->given[OCT_HP_NUM_LAYERS] && number(h, OCT_HP_NUM_LAYERS) != c->n_layers)
         return oct_fail(err, OCT_ERR_SHAPE,
@@ -220,8 +265,8 @@ static oct_status resolve_heads(const oct_ckpt *c, const oct_hparams *h, const c
             return oct_fail(err, OCT_ERR_SHAPE,
                             "%s says %s %" PRId64 " and key_size %" PRId64
                             ", the shapes in %s say a %s of %" PRId64,
-                            path, key_of(h, rows[i].count), *heads[i], out->head_dim, c->dir,
-                            rows[i].what, width);
+                            path, oct_hparams_key(h, rows[i].count), *heads[i], out->head_dim,
+                            c->dir, rows[i].what, width);
     }
     return OCT_OK;
 }
@@ -255,7 +300,7 @@ static oct_status missing_numbers(const oct_ckpt *c, const oct_hparams *h, const
         if (h->given[required[i]] || (c->dense && required[i] == OCT_HP_NUM_SELECTED_EXPERTS))
             continue;
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
-                              key_of(h, required[i]));
+                              oct_hparams_key(h, required[i]));
     }
     if (!n)
         return OCT_OK;
@@ -304,7 +349,7 @@ void oct_hparams_prefer_grok1(const oct_ckpt *c, const char *path, oct_hparams *
         if (h->given[i] && (float)h->value[i] != (float)v)
             oct_lines_add(warnings,
                           "%s says %s %.10g; the shapes are Grok-1's, whose %.10g is used", path,
-                          key_of(h, (oct_hparam)i), h->value[i], v);
+                          oct_hparams_key(h, (oct_hparam)i), h->value[i], v);
         h->given[i] = true;
         h->value[i] = v;
     }

@@ -35,18 +35,29 @@ typedef enum oct_hparam {
     OCT_HPARAMS
 } oct_hparam;
 
-/* Whose names the keys have. */
-typedef enum oct_hparam_names { OCT_HPARAM_XAI, OCT_HPARAM_HUGGING_FACE } oct_hparam_names;
+/* Whose names the keys have. EITHER: Hugging Face's if the file has its name of the model's width,
+ * else xAI's; what was read says which. */
+typedef enum oct_hparam_names {
+    OCT_HPARAM_XAI,
+    OCT_HPARAM_HUGGING_FACE,
+    OCT_HPARAM_EITHER
+} oct_hparam_names;
 
 typedef struct oct_hparams {
     oct_hparam_names names;
     bool given[OCT_HPARAMS];
     double value[OCT_HPARAMS]; /* integers up to 2^31 are exact */
+    /* What in the file is no Grok-1's, whatever the sizes are, for who has nothing else to go by:
+     * "model_type \"mixtral\""; empty: nothing. */
+    char foreign[120];
 } oct_hparams;
 
+/* The key as the file that was read spells it, or would. Static. */
+const char *oct_hparams_key(const oct_hparams *h, oct_hparam p);
+
 /* Reads a config.json: one object, numbers within their ranges. Of xAI's names, keys that are not
- * known are named in a warning; a file of Hugging Face's has many that no model needs. Errors name
- * the file and the key. Safe for untrusted input. */
+ * known are named in a warning; a file of Hugging Face's has many that no model needs. Two keys for one
+ * number have to agree. Errors name the file and the key. Safe for untrusted input. */
 OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparams *h,
                                            oct_lines *warnings, oct_error *err);
 

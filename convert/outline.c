@@ -1,10 +1,12 @@
 /* outline.c: models to plan with, see convert.h: from a name, a configuration, a checkpoint or a
  * model file to a file of header and hole. */
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "convert_impl.h"
@@ -66,49 +68,117 @@ oct_status oct_weight_type_named(const char *name, oct_weight_type *type, oct_er
 
 /* ---- configurations -------------------------------------------------------------------------- */
 
+static int64_t count_of(const oct_hparams *h, oct_hparam p)
+{
+    return h->given[p] ? (int64_t)h->value[p] : 0;
+}
+
+/* What Hugging Face's files may leave out: the head dimension, which is what is left when the heads
+ * are told. */
+static void derive_head(oct_hparams *h)
+{
+    const int64_t heads = count_of(h, OCT_HP_NUM_Q_HEADS), width = count_of(h, OCT_HP_EMB_SIZE);
+    if (h->names != OCT_HPARAM_HUGGING_FACE || h->given[OCT_HP_KEY_SIZE] || !heads || width % heads)
+        return;
+    h->given[OCT_HP_KEY_SIZE] = true;
+    h->value[OCT_HP_KEY_SIZE] = (double)(width / heads);
+}
+
 /* The shapes that a configuration without a checkpoint implies. */
 static oct_status shapes_of(const char *path, const oct_hparams *h, oct_ckpt *c, oct_error *err)
 {
-    static const struct {
-        oct_hparam param;
-        const char *key;
-    } needed[] = {{OCT_HP_VOCAB_SIZE, "vocab_size"},   {OCT_HP_EMB_SIZE, "emb_size"},
-                  {OCT_HP_NUM_LAYERS, "num_layers"},   {OCT_HP_WIDENING_FACTOR, "widening_factor"},
-                  {OCT_HP_NUM_Q_HEADS, "num_q_heads"}, {OCT_HP_NUM_KV_HEADS, "num_kv_heads"},
-                  {OCT_HP_KEY_SIZE, "key_size"}};
+    static const oct_hparam needed[] = {OCT_HP_VOCAB_SIZE,  OCT_HP_EMB_SIZE,     OCT_HP_NUM_LAYERS,
+                                        OCT_HP_NUM_Q_HEADS, OCT_HP_NUM_KV_HEADS, OCT_HP_KEY_SIZE};
+    const oct_hparam ffn = h->given[OCT_HP_FFN_SIZE] || (h->names == OCT_HPARAM_HUGGING_FACE &&
+                                                         !h->given[OCT_HP_WIDENING_FACTOR])
+                               ? OCT_HP_FFN_SIZE
+                               : OCT_HP_WIDENING_FACTOR;
+    const char *lacks = h->given[ffn] ? NULL : oct_hparams_key(h, ffn);
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!h->given[needed[i].param])
-            return oct_fail(err, OCT_ERR_FORMAT,
-                            "%s: lacks \"%s\", which nothing else can tell without the checkpoint",
-                            path, needed[i].key);
-    const int64_t head = (int64_t)h->value[OCT_HP_KEY_SIZE];
-    const int64_t experts =
-        h->given[OCT_HP_NUM_EXPERTS] ? (int64_t)h->value[OCT_HP_NUM_EXPERTS] : 0;
-    *c = (oct_ckpt){.dense = experts <= 1, .n_layers = (int64_t)h->value[OCT_HP_NUM_LAYERS]};
-    c->dim[OCT_CKPT_VOCAB] = (int64_t)h->value[OCT_HP_VOCAB_SIZE];
-    c->dim[OCT_CKPT_MODEL] = (int64_t)h->value[OCT_HP_EMB_SIZE];
+        if (!h->given[needed[i]])
+            lacks = oct_hparams_key(h, needed[i]);
+    if (lacks)
+        return oct_fail(err, OCT_ERR_FORMAT,
+                        "%s: lacks \"%s\", which nothing else can tell without the checkpoint",
+                        path, lacks);
+    const int64_t head = count_of(h, OCT_HP_KEY_SIZE), experts = count_of(h, OCT_HP_NUM_EXPERTS);
+    *c = (oct_ckpt){.dense = experts <= 1, .n_layers = count_of(h, OCT_HP_NUM_LAYERS)};
+    c->dim[OCT_CKPT_VOCAB] = count_of(h, OCT_HP_VOCAB_SIZE);
+    c->dim[OCT_CKPT_MODEL] = count_of(h, OCT_HP_EMB_SIZE);
     c->dim[OCT_CKPT_FFN] =
-        oct_grok_ffn_size(c->dim[OCT_CKPT_MODEL], h->value[OCT_HP_WIDENING_FACTOR]);
+        ffn == OCT_HP_FFN_SIZE
+            ? count_of(h, ffn)
+            : oct_grok_ffn_size(c->dim[OCT_CKPT_MODEL], h->value[OCT_HP_WIDENING_FACTOR]);
     c->dim[OCT_CKPT_EXPERTS] = experts > 1 ? experts : 1;
-    c->dim[OCT_CKPT_Q_WIDTH] = (int64_t)h->value[OCT_HP_NUM_Q_HEADS] * head;
-    c->dim[OCT_CKPT_KV_WIDTH] = (int64_t)h->value[OCT_HP_NUM_KV_HEADS] * head;
+    c->dim[OCT_CKPT_Q_WIDTH] = count_of(h, OCT_HP_NUM_Q_HEADS) * head;
+    c->dim[OCT_CKPT_KV_WIDTH] = count_of(h, OCT_HP_NUM_KV_HEADS) * head;
     if (c->dim[OCT_CKPT_FFN] == 0)
         return oct_fail(err, OCT_ERR_FORMAT, "%s: widening_factor %g makes no width of an FFN",
                         path, h->value[OCT_HP_WIDENING_FACTOR]);
     return OCT_OK;
 }
 
-static oct_status read_config(const char *path, oct_grok_config *out, oct_error *err)
+/* How many numbers the model has, for those who know it as "a model of 314 billion". */
+static double parameters(const oct_grok_config *c)
+{
+    const double d = (double)c->d_model, layers = (double)c->n_layers;
+    const double experts = (double)c->n_experts * 3 * d * (double)c->d_ff;
+    const double attention = 2 * d * (double)((c->n_q_heads + c->n_kv_heads) * c->head_dim);
+    const double router = c->n_experts > 1 ? (double)c->n_experts * d : 0;
+    return layers * (experts + attention + router + 4 * d) + d + (double)c->n_vocab * d;
+}
+
+static oct_status read_config(const char *path, oct_grok_config *out, oct_outline *o,
+                              oct_error *err)
 {
     oct_hparams h;
     oct_ckpt shapes;
     oct_lines warnings = {0};
-    oct_status s = oct_hparams_read(path, OCT_HPARAM_XAI, &h, &warnings, err);
+    oct_status s = oct_hparams_read(path, OCT_HPARAM_EITHER, &h, &warnings, err);
+    if (s == OCT_OK) {
+        derive_head(&h);
+        s = shapes_of(path, &h, &shapes, err);
+    }
+    if (s == OCT_OK && h.names == OCT_HPARAM_HUGGING_FACE)
+        oct_hparams_prefer_grok1(&shapes, path, &h, &warnings);
     oct_lines_free(&warnings);
     OCT_TRY(s);
-    OCT_TRY(shapes_of(path, &h, &shapes, err));
+    if (h.foreign[0] && !oct_hparams_is_grok1(&shapes, NULL))
+        return oct_fail(err, OCT_ERR_UNSUPPORTED,
+                        "%s: not a model of Grok-1's kind, which is all that octet runs: it has %s",
+                        path, h.foreign);
     shapes.dir = (char *)(uintptr_t)path; /* for messages */
-    return oct_hparams_resolve(&shapes, &h, path, NULL, out, err);
+    oct_error why = {0};
+    s = oct_hparams_resolve(&shapes, &h, path, NULL, out, &why);
+    if (s != OCT_OK) /* not every message of numbers out of range names a file */
+        return oct_fail(err, s, "%s%s%s", strstr(why.text, path) ? "" : path,
+                        strstr(why.text, path) ? "" : ": ", why.text);
+    o->of = OCT_OUTLINE_CONFIG;
+    o->source_bytes = h.names == OCT_HPARAM_HUGGING_FACE ? (uint64_t)(2 * parameters(out)) : 0;
+    return OCT_OK;
+}
+
+/* The config.json of a folder that has no weights, malloc'd; NULL: there is none, or there are. */
+static char *only_config(const char *dir)
+{
+    static const char end[] = ".safetensors";
+    char *path = NULL, *root = NULL;
+    struct stat st;
+    bool weights = oct_ckpt_find(dir, &root, NULL) != OCT_OK || root;
+    DIR *d = opendir(dir);
+    free(root);
+    for (struct dirent *e; d && !weights && (e = readdir(d));) {
+        const size_t n = strlen(e->d_name), k = sizeof end - 1;
+        weights = n >= k && strcmp(e->d_name + n - k, end) == 0;
+    }
+    if (d)
+        closedir(d);
+    if (weights || asprintf(&path, "%s/config.json", dir) < 0)
+        return NULL;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        return path;
+    free(path);
+    return NULL;
 }
 
 /* ---- outlines -------------------------------------------------------------------------------- */
@@ -188,6 +258,7 @@ static oct_status open_any(const char *what, const char *experts, oct_outline *o
 {
     oct_grok_config config;
     struct stat st;
+    char *alone;
     const size_t n = strlen(what);
     for (int i = 0; i < N_NAMES; i++)
         if (strcmp(names[i].name, what) == 0) {
@@ -206,22 +277,15 @@ static oct_status open_any(const char *what, const char *experts, oct_outline *o
         oct_model_close(o->model);
         o->model = NULL;
     } else if (S_ISREG(st.st_mode) && n >= 5 && strcmp(what + n - 5, ".json") == 0) {
-        o->of = OCT_OUTLINE_CONFIG;
-        OCT_TRY(read_config(what, &config, err));
+        OCT_TRY(read_config(what, &config, o, err));
+    } else if ((alone = S_ISDIR(st.st_mode) ? only_config(what) : NULL)) {
+        oct_status s = read_config(alone, &config, o, err);
+        free(alone);
+        OCT_TRY(s);
     } else {
         OCT_TRY(from_checkpoint(what, &config, o, err));
     }
     return make(&config, experts, &o->model, err);
-}
-
-/* How many numbers the model has, for those who know it as "a model of 314 billion". */
-static double parameters(const oct_grok_config *c)
-{
-    const double d = (double)c->d_model, layers = (double)c->n_layers;
-    const double experts = (double)c->n_experts * 3 * d * (double)c->d_ff;
-    const double attention = 2 * d * (double)((c->n_q_heads + c->n_kv_heads) * c->head_dim);
-    const double router = c->n_experts > 1 ? (double)c->n_experts * d : 0;
-    return layers * (experts + attention + router + 4 * d) + d + (double)c->n_vocab * d;
 }
 
 static const char *experts_of(const oct_model *m)

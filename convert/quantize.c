@@ -32,7 +32,8 @@ typedef struct job {
     XXH3_state_t *hash;
     oct_team *team;
     oct_q4_chooser *chooser;
-    float *u; /* room for a feedback; NULL: not calibrated */
+    float *u;      /* room for a feedback; NULL: not calibrated */
+    uintptr_t end; /* of the old file's last tensor in memory */
     struct {
         double sum_sq_err, sum_sq_ref;
     } kind[OCT_GROK_PACKED];
@@ -65,6 +66,15 @@ static void tell(const job *j)
 static oct_status check_cancel(const job *j, oct_error *err)
 {
     return oct_cancelled(j->p->cancel) ? oct_fail(err, OCT_ERR_CANCELLED, "interrupted") : OCT_OK;
+}
+
+/* Has the disk read what comes `behind` in the old file while what is before it is worked on. */
+static void read_ahead(const job *j, const uint8_t *behind, size_t bytes)
+{
+    const uintptr_t from = (uintptr_t)behind / PAGE * PAGE;
+    const size_t left = from < j->end ? j->end - from : 0;
+    if (left)
+        (void)madvise((void *)from, left < bytes ? left : bytes, MADV_WILLNEED);
 }
 
 /* Pages of the old file that are not needed again. */
@@ -183,6 +193,11 @@ static oct_status plan(job *j, oct_error *err)
         j->total += bytes;
         j->report->bytes = j->offsets[i] + bytes;
     }
+    for (int64_t i = 0; i < oct_gguf_n_tensors(j->model->file); i++) {
+        const oct_gguf_tensor *t = oct_gguf_tensor_at(j->model->file, i);
+        const uintptr_t end = (uintptr_t)t->data + t->bytes;
+        j->end = end > j->end ? end : j->end;
+    }
     j->report->bytes = (j->report->bytes + OCT_FILE_ALIGN - 1) / OCT_FILE_ALIGN * OCT_FILE_ALIGN;
     j->report->bytes_before = j->model->info.file_bytes;
     return OCT_OK;
@@ -205,6 +220,7 @@ static oct_status copy_tensor(job *j, const oct_gguf_tensor *from, uint64_t at, 
     const uint8_t *bytes = from->data;
     for (uint64_t i = 0, n; i < from->bytes; i += n) {
         n = from->bytes - i < PIECE ? from->bytes - i : PIECE;
+        read_ahead(j, bytes + i + n, 4 * PIECE);
         OCT_TRY(put(j, bytes + i, (size_t)n, at + i, err));
         drop(bytes + i, (size_t)n);
     }
@@ -240,25 +256,26 @@ static oct_status requantise_tensor(job *j, const oct_grok_tensor *t, const oct_
 {
     const oct_weight_layout *to = oct_grok_layout_of(&j->layouts, t->kind, t->layer);
     const size_t bytes = to->unit_stride * (size_t)to->n_slices;
+    const size_t old = from->layout.unit_stride * (size_t)from->layout.n_slices;
+    const uint8_t *data = from->data;
     oct_requantise_error e = {0};
     oct_quantize_kind *kind = &j->report->kind[t->kind];
-    for (int64_t x = 0; x < to->n_experts; x++) {
+    for (int64_t x = 0; x < to->n_experts; x++, data += old) {
         oct_feedback f;
         const oct_feedback *fed = feedback_of(j, t, x, &f);
         memset(unit, 0, bytes);
+        read_ahead(j, data + old, old);
         if (!oct_requantise(j->team, from, x, to, j->chooser, fed, j->p->cancel, unit, &e))
             return no_memory(err);
         OCT_TRY(put(j, unit, bytes, at + (uint64_t)x * bytes, err));
-        drop((const uint8_t *)from->data + oct_weight_unit_offset(&from->layout, x, 0),
-             from->layout.unit_stride * (size_t)from->layout.n_slices);
+        drop(data, old);
     }
     j->kind[t->kind].sum_sq_err += e.sum_sq_err;
     j->kind[t->kind].sum_sq_ref += e.sum_sq_ref;
     kind->largest = e.largest > kind->largest ? e.largest : kind->largest;
     kind->n_matrices++;
     kind->bytes += bytes * (size_t)to->n_experts;
-    kind->bytes_before +=
-        from->layout.unit_stride * (size_t)(from->layout.n_slices * from->layout.n_experts);
+    kind->bytes_before += old * (size_t)from->layout.n_experts;
     return OCT_OK;
 }
 

@@ -126,7 +126,7 @@ typedef struct job {
     int64_t expert;
     const oct_weight_layout *to;
     const oct_q4_chooser *chooser;
-    oct_q4_choose16_fn *choose;
+    const oct_q4_kernels *kernels;
     const oct_feedback *feedback;
     const volatile int *cancel;
     uint8_t *out;
@@ -140,27 +140,53 @@ typedef struct job {
 typedef struct row {
     /* NULL, or tables chosen for the panel: [slices][groups of a unit][64] */
     const uint8_t *chosen;
-    int64_t n_in;  /* of all slices that it goes over */
-    int8_t *q;     /* [n_in] its integers */
-    float *scale;  /* [n_in] */
-    float *target; /* [n_in] with feedback: what is to be stored, in steps */
-    int8_t *made;  /* [n_in] what was stored */
+    int64_t n_in;     /* of all slices that it goes over */
+    int64_t group_in; /* of a scale */
+    int8_t *q;        /* [n_in] its integers */
+    float *scale;     /* [n_in] with feedback, else NULL */
+    float *target;    /* [n_in] with feedback: what is to be stored, in steps */
 } row;
+
+/* How far what was stored is from the integers of up to 32 inputs. */
+typedef struct distance {
+    uint32_t sum_sq, most_sq;
+} distance;
 
 static int64_t unit_inputs(const oct_weight_layout *l)
 {
     return l->unit_groups * l->group_in;
 }
 
-/* Moves the targets of inputs i + 1 .. of i's block, for an error that was stored. */
+static void add_square(distance *d, uint32_t square)
+{
+    d->sum_sq += square;
+    d->most_sq = square > d->most_sq ? square : d->most_sq;
+}
+
+static void subtract(float *restrict t, const float *restrict u, float times, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        t[i] -= times * u[i];
+}
+
+/* Moves the targets of inputs i + 1 .. of i's block, for an error that was stored. Targets are in
+ * steps of their scales, of which each group of inputs has one. */
 static void feed_back(const oct_feedback *f, const row *r, int64_t i, float stored)
 {
     const int64_t block = i / BLOCK, first = block * BLOCK, left = f->n_in - first;
-    const int64_t n = left < BLOCK ? left : BLOCK;
+    const int64_t n = left < BLOCK ? left : BLOCK, end = first + n;
     const float *u = f->u + block * BLOCK * BLOCK + (i - first) * n;
-    const float d = (r->target[i] - stored) * r->scale[i] / u[i - first];
-    for (int64_t j = i + 1; j < first + n; j++)
-        r->target[j] -= r->scale[j] != 0 ? d * u[j - first] / r->scale[j] : 0;
+    const float off = (r->target[i] - stored) / u[i - first];
+    for (int64_t j = i + 1, stop; j < end; j = stop) {
+        const float from = r->scale[i], to = r->scale[j];
+        stop = (j / r->group_in + 1) * r->group_in;
+        stop = stop < end ? stop : end;
+        subtract(r->target + j, u + (j - first),
+                 from == to ? off
+                 : to != 0  ? off * (from / to)
+                            : 0,
+                 stop - j);
+    }
 }
 
 /* The table value nearest to x: its number. */
@@ -177,7 +203,8 @@ static uint8_t nearest(const oct_q4_chooser *c, int table, float x)
     return (uint8_t)k;
 }
 
-static uint8_t group_fed(const job *j, const row *r, int64_t first, int n, uint8_t *nibble)
+static uint8_t group_fed(const job *j, const row *r, int64_t first, int n, uint8_t *nibble,
+                         distance *d)
 {
     int8_t rounded[GROUP_MAX];
     for (int i = 0; i < n; i++) {
@@ -187,47 +214,59 @@ static uint8_t group_fed(const job *j, const row *r, int64_t first, int n, uint8
     const uint8_t table = oct_q4_choose(j->chooser, rounded, n, nibble);
     for (int i = 0; i < n; i++) {
         nibble[i] = nearest(j->chooser, table, r->target[first + i]);
-        feed_back(j->feedback, r, first + i, (float)(oct_q4_table[table][nibble[i]] - 128));
+        const int stored = oct_q4_table[table][nibble[i]] - 128, off = stored - r->q[first + i];
+        feed_back(j->feedback, r, first + i, (float)stored);
+        add_square(d, (uint32_t)(off * off));
     }
     return table;
 }
 
-/* One slice's part of a row, as 4 bits; its inputs begin at first of the row. */
-static void store_q4(const job *j, const row *r, int64_t first, uint8_t *unit, int64_t panel,
-                     int lane)
+/* Without feedback: the nearest values of a table, the panel's if it was chosen for all. */
+static uint8_t group_nearest(const job *j, const row *r, int64_t first, int n,
+                             const uint8_t *chosen, uint8_t *nibble, distance *d)
 {
-    const oct_weight_layout *l = j->to;
-    const int64_t size = OCT_Q4_STEP / oct_q4_groups(l->type);
-    const uint8_t *chosen = r->chosen ? r->chosen + first / size * OCT_PANEL + lane : NULL;
-    for (int64_t g = 0; g < l->unit_groups; g++)
-        for (int64_t i = 0; i < l->group_in; i += size) {
-            const int64_t at = g * l->group_in + i;
-            const int n = (int)(l->group_in - i < size ? l->group_in - i : size);
-            uint8_t nibble[GROUP_MAX];
-            uint8_t table;
-            if (j->feedback) {
-                table = group_fed(j, r, first + at, n, nibble);
-            } else if (chosen) {
-                table = chosen[at / size * OCT_PANEL];
-                for (int k = 0; k < n; k++)
-                    nibble[k] = j->chooser->nibble[table][r->q[first + at + k] + 128];
-            } else {
-                table = oct_q4_choose(j->chooser, r->q + first + at, n, nibble);
-            }
-            oct_q4_put(l, unit, panel, lane, at, n, table, nibble);
-            for (int k = 0; k < n; k++)
-                r->made[first + at + k] = (int8_t)(oct_q4_table[table][nibble[k]] - 128);
-        }
+    const int8_t *q = r->q + first;
+    const uint8_t table = chosen ? *chosen : oct_q4_choose(j->chooser, q, n, nibble);
+    d->sum_sq = j->kernels->nearest(j->chooser, table, q, n, nibble, &d->most_sq);
+    return table;
 }
 
-static void add_error(oct_requantise_error *e, const row *r)
+/* Inputs at .. at + n - 1 of a unit, which have one scale, as 4 bits; the unit's first input is
+ * number `first` of the row. Returns the sum of squared distances. */
+static double store_q4(const job *j, const row *r, int64_t first, int64_t at, int64_t n,
+                       uint8_t *unit, int64_t panel, int lane, uint32_t *most_sq)
 {
-    for (int64_t i = 0; i < r->n_in; i++) {
-        const double s = (double)r->scale[i], off = (double)(r->made[i] - r->q[i]);
-        e->sum_sq_err += off * off * s * s;
-        e->sum_sq_ref += (double)r->q[i] * (double)r->q[i] * s * s;
-        e->largest = fabs(off) > e->largest ? fabs(off) : e->largest;
+    const int64_t size = OCT_Q4_STEP / oct_q4_groups(j->to->type);
+    double sum_sq = 0;
+    for (const int64_t end = at + n; at < end; at += size) {
+        const int m = (int)(end - at < size ? end - at : size);
+        const uint8_t *chosen =
+            r->chosen ? r->chosen + (first + at) / size * OCT_PANEL + lane : NULL;
+        uint8_t nibble[GROUP_MAX];
+        distance d = {0};
+        const uint8_t table = j->feedback ? group_fed(j, r, first + at, m, nibble, &d)
+                                          : group_nearest(j, r, first + at, m, chosen, nibble, &d);
+        oct_q4_put(j->to, unit, panel, lane, at, m, table, nibble);
+        sum_sq += d.sum_sq;
+        *most_sq = d.most_sq > *most_sq ? d.most_sq : *most_sq;
     }
+    return sum_sq;
+}
+
+static double sum_of_squares(const int8_t *q, int64_t n)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += q[i] * q[i];
+    return (double)sum;
+}
+
+static float scale_of(const job *j, int64_t slice, int64_t panel, int lane, int64_t group)
+{
+    const oct_weight_layout *l = &j->from->layout;
+    const uint16_t *scales =
+        j->from->scales + oct_weight_scale_offset(l, j->expert, slice) / sizeof *scales;
+    return oct_f32_of_bf16(oct_weight_scale(l, scales, panel, lane, group));
 }
 
 /* A lane of a panel: of slice, or of all slices if these cut inputs. */
@@ -235,37 +274,37 @@ static void store_lane(const job *j, const row *r, int64_t slice, int64_t panel,
                        oct_requantise_error *e)
 {
     const oct_weight_layout *from = &j->from->layout, *to = j->to;
-    const bool split_in = from->split == OCT_SPLIT_IN;
+    const bool split_in = from->split == OCT_SPLIT_IN, q4 = oct_q4_groups(to->type) != 0;
     const int64_t s0 = split_in ? 0 : slice, s1 = split_in ? from->n_slices : slice + 1;
+    const int64_t unit_in = unit_inputs(from), group_in = from->group_in;
+    uint32_t most_sq = 0;
     int part;
-    int64_t channel, unit_in = unit_inputs(from);
+    int64_t channel;
     if (!oct_weight_lane(from, s0, panel, lane, &part, &channel))
         return;
-    for (int64_t s = s0; s < s1; s++) {
+    for (int64_t s = s0, first = 0; s < s1; s++, first += unit_in) {
         const uint8_t *weights =
             (const uint8_t *)j->from->data + oct_weight_unit_offset(from, j->expert, s);
-        const uint16_t *scales =
-            j->from->scales + oct_weight_scale_offset(from, j->expert, s) / sizeof *scales;
-        const int64_t at = (s - s0) * unit_in;
-        oct_weight_unpack(from, weights, panel, lane, 0, unit_in, r->q + at);
-        for (int64_t g = 0; g < from->unit_groups; g++) {
-            const float scale = oct_f32_of_bf16(oct_weight_scale(from, scales, panel, lane, g));
-            for (int64_t i = 0; i < from->group_in; i++)
-                r->scale[at + g * from->group_in + i] = scale;
+        oct_weight_unpack(from, weights, panel, lane, 0, unit_in, r->q + first);
+        for (int64_t i = first; j->feedback && i < first + unit_in; i++) {
+            r->target[i] = (float)r->q[i];
+            r->scale[i] = scale_of(j, s, panel, lane, (i - first) / group_in);
         }
     }
-    for (int64_t i = 0; i < r->n_in; i++)
-        r->target[i] = (float)r->q[i];
-    for (int64_t s = s0; s < s1; s++) {
+    for (int64_t s = s0, first = 0; s < s1; s++, first += unit_in) {
         uint8_t *unit = j->out + oct_weight_unit_offset(to, 0, s);
-        if (oct_q4_groups(to->type)) {
-            store_q4(j, r, (s - s0) * unit_in, unit, panel, lane);
-        } else {
-            oct_q8_put(to, unit, panel, lane, r->q + (s - s0) * unit_in);
-            memcpy(r->made + (s - s0) * unit_in, r->q + (s - s0) * unit_in, (size_t)unit_in);
+        for (int64_t g = 0; g < from->unit_groups; g++) {
+            const double scale = (double)scale_of(j, s, panel, lane, g), sq = scale * scale;
+            const int8_t *q = r->q + first + g * group_in;
+            e->sum_sq_ref += sq * sum_of_squares(q, group_in);
+            if (q4)
+                e->sum_sq_err +=
+                    sq * store_q4(j, r, first, g * group_in, group_in, unit, panel, lane, &most_sq);
         }
+        if (!q4)
+            oct_q8_put(to, unit, panel, lane, r->q + first);
     }
-    add_error(e, r);
+    e->largest = fmax(e->largest, sqrt(most_sq));
 }
 
 /* Whether a panel's tables are chosen for its channels together: whole groups, straight from q8. */
@@ -288,7 +327,7 @@ static void choose_panel(const job *j, int64_t slice, int64_t panel, uint8_t *ch
                             (size_t)panel * l->panel_bytes;
         for (int64_t q = 0; q < quads; q += n_quads, at += n_quads * OCT_Q8_QUAD_BYTES)
             for (int lane = 0; lane < OCT_PANEL; lane += 16, chosen += 16)
-                j->choose(j->chooser, at + lane * OCT_QUAD, n_quads, chosen);
+                j->kernels->choose16(j->chooser, at + lane * OCT_QUAD, n_quads, chosen);
     }
 }
 
@@ -296,34 +335,33 @@ static void requantise_thread(void *ctx, int thread, int n_threads)
 {
     job *j = ctx;
     const oct_weight_layout *l = &j->from->layout;
-    row r = {.n_in = l->split == OCT_SPLIT_IN ? l->n_in : unit_inputs(l)};
+    row r = {.n_in = l->split == OCT_SPLIT_IN ? l->n_in : unit_inputs(l), .group_in = l->group_in};
     (void)thread;
     (void)n_threads;
     const size_t n = (size_t)r.n_in;
     uint8_t *chosen = panel_wise(j) ? malloc(n * OCT_PANEL / 16) : NULL;
-    uint8_t *room = malloc(n * (2 + 2 * sizeof(float)));
-    if (!room || (panel_wise(j) && !chosen)) {
+    float *room = j->feedback ? malloc(2 * n * sizeof *room) : NULL;
+    r.q = malloc(n);
+    if (!r.q || (j->feedback && !room) || (panel_wise(j) && !chosen))
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
-        free(chosen);
-        free(room);
-        return;
-    }
     r.chosen = chosen;
-    r.scale = (float *)(void *)room;
-    r.target = r.scale + n;
-    r.q = (int8_t *)(r.target + n);
-    r.made = r.q + n;
+    r.scale = room;
+    r.target = room ? room + n : NULL;
     for (;;) {
         const int64_t task = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
-        if (task >= j->n_tasks || oct_cancelled(j->cancel))
+        if (task >= j->n_tasks || oct_cancelled(j->cancel) ||
+            __atomic_load_n(&j->failed, __ATOMIC_RELAXED))
             break;
         if (chosen)
             choose_panel(j, task / l->n_panels, task % l->n_panels, chosen);
+        oct_requantise_error e = {0}; /* not where other threads write beside it */
         for (int lane = 0; lane < OCT_PANEL; lane++)
-            store_lane(j, &r, task / l->n_panels, task % l->n_panels, lane, &j->error[task]);
+            store_lane(j, &r, task / l->n_panels, task % l->n_panels, lane, &e);
+        j->error[task] = e;
     }
     free(chosen);
     free(room);
+    free(r.q);
 }
 
 bool oct_requantise(oct_team *team, const oct_weight *from, int64_t expert,
@@ -336,7 +374,7 @@ bool oct_requantise(oct_team *team, const oct_weight *from, int64_t expert,
              .expert = expert,
              .to = to,
              .chooser = chooser,
-             .choose = oct_q4_choose16_best(),
+             .kernels = oct_q4_kernels_best(),
              .feedback = feedback,
              .cancel = cancel,
              .out = out,

@@ -11,7 +11,8 @@ static int fixed(const void *at)
 
 static void *read_file(void *at, size_t n, int fd, uint64_t offset)
 {
-    char *p = mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed(at), -1, 0);
+    /* Shared, so that MADV_DONTNEED takes pages from this process, but not what they hold. */
+    char *p = mmap(at, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | fixed(at), -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     for (size_t have = 0; have < n;) {

@@ -52,7 +52,7 @@ static inline int oct_q4_groups(oct_weight_type type)
 
 enum { OCT_Q4_CELLS = 32, OCT_Q4_LIKELY = 64 };
 
-/* What choosing needs of the tables, made once from them: 320 KiB, the caller's. */
+/* What choosing needs of the tables, made once from them: 321 KiB, the caller's. */
 typedef struct oct_q4_chooser {
     uint16_t error[OCT_Q4_TABLES][256]; /* [table][q + 128]: square of the distance */
     uint8_t nibble[OCT_Q4_TABLES][256]; /* the nearest integer's, the lower on ties */
@@ -60,6 +60,7 @@ typedef struct oct_q4_chooser {
     uint8_t off[OCT_Q4_TABLES][256];
     /* By the largest and the least integer of a group: the tables that are likely best. */
     uint8_t likely[OCT_Q4_CELLS][OCT_Q4_CELLS][OCT_Q4_LIKELY];
+    uint16_t first[256], end[256]; /* see oct_q4_span */
 } oct_q4_chooser;
 void oct_q4_chooser_init(oct_q4_chooser *c);
 
@@ -74,8 +75,18 @@ uint8_t oct_q4_choose(const oct_q4_chooser *c, const int8_t *q, int n, uint8_t *
 typedef void oct_q4_choose16_fn(const oct_q4_chooser *c, const uint8_t *quads, int n_quads,
                                 uint8_t *index);
 oct_q4_choose16_fn oct_q4_choose16;
-/* The tables first..end - 1 that are looked at. */
-void oct_q4_reach16(const uint8_t *quads, int n_quads, int *first, int *end);
+/* The nibbles of q[n], n <= 32, in a table: the nearest values, the lower on ties. Returns the sum
+ * of the squared distances and raises *most_sq to the largest of them. */
+typedef uint32_t oct_q4_nearest_fn(const oct_q4_chooser *c, int table, const int8_t *q, int n,
+                                   uint8_t *nibble, uint32_t *most_sq);
+oct_q4_nearest_fn oct_q4_nearest;
+/* The tables first..end - 1 that are looked at: `most` and `least` are the largest and the least
+ * reach (greatest less smallest integer, zero among them) of the channels. */
+static inline void oct_q4_span(const oct_q4_chooser *c, int most, int least, int *first, int *end)
+{
+    *first = c->first[least];
+    *end = c->end[most] > *first ? c->end[most] : *first + 1;
+}
 
 /* Stores the index and nibbles of one group of a lane: inputs unit_in .. unit_in + n - 1 of the
  * unit, the first of which is the first of an index; what the unit holds beside them stays. */

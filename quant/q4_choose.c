@@ -50,8 +50,30 @@ static void rank_tables(int most, int least, uint8_t *likely)
     }
 }
 
+static int reach_of(int table)
+{
+    return value_of(table, OCT_Q4_VALUES - 1) - value_of(table, 0);
+}
+
+/* The tables are in the order of their reach. */
+static void find_spans(oct_q4_chooser *c)
+{
+    int first = 0, end = OCT_Q4_TABLES;
+    for (int least = 0; least < 256; least++) {
+        while (first + 1 < OCT_Q4_TABLES && 2 * reach_of(first) < least)
+            first++;
+        c->first[least] = (uint16_t)first;
+    }
+    for (int most = 255; most >= 0; most--) {
+        while (end > 1 && 2 * reach_of(end - 1) > 4 * most + 16)
+            end--;
+        c->end[most] = (uint16_t)end;
+    }
+}
+
 void oct_q4_chooser_init(oct_q4_chooser *c)
 {
+    find_spans(c);
     for (int t = 0; t < OCT_Q4_TABLES; t++)
         for (int q = -128, k = 0; q < 128; q++) {
             while (k + 1 < OCT_Q4_VALUES && value_of(t, k + 1) - q < q - value_of(t, k))
@@ -91,19 +113,31 @@ uint8_t oct_q4_choose(const oct_q4_chooser *c, const int8_t *q, int n, uint8_t *
     return (uint8_t)best;
 }
 
-/* ---- sixteen channels ------------------------------------------------------------------------ */
-
-static int reach_of(int table)
+uint32_t oct_q4_nearest(const oct_q4_chooser *c, int table, const int8_t *q, int n, uint8_t *nibble,
+                        uint32_t *most_sq)
 {
-    return value_of(table, OCT_Q4_VALUES - 1) - value_of(table, 0);
+    const uint8_t *near = c->nibble[table] + 128;
+    uint32_t sum_sq = 0, most = *most_sq;
+    for (int i = 0; i < n; i++) {
+        const uint8_t k = near[q[i]];
+        const int off = value_of(table, k) - q[i];
+        const uint32_t square = (uint32_t)(off * off);
+        nibble[i] = k;
+        sum_sq += square;
+        most = square > most ? square : most;
+    }
+    *most_sq = most;
+    return sum_sq;
 }
 
-/* The tables are in the order of their reach. */
-void oct_q4_reach16(const uint8_t *quads, int n_quads, int *first, int *end)
+/* ---- sixteen channels ------------------------------------------------------------------------ */
+
+static void span_of(const oct_q4_chooser *c, const uint8_t *quads, int n_quads, int *first,
+                    int *end)
 {
     int most = 0, least = 255;
     for (int lane = 0; lane < 16; lane++) {
-        int hi = 128, lo = 128; /* zero is in reach */
+        int hi = ZERO, lo = ZERO; /* zero is in reach */
         for (int i = 0; i < n_quads * OCT_QUAD; i++) {
             const int q =
                 quads[i / OCT_QUAD * OCT_PANEL * OCT_QUAD + lane * OCT_QUAD + i % OCT_QUAD];
@@ -113,18 +147,13 @@ void oct_q4_reach16(const uint8_t *quads, int n_quads, int *first, int *end)
         most = hi - lo > most ? hi - lo : most;
         least = hi - lo < least ? hi - lo : least;
     }
-    *first = 0;
-    *end = OCT_Q4_TABLES;
-    while (*first + 1 < *end && 2 * reach_of(*first) < least)
-        ++*first;
-    while (*end > *first + 1 && 2 * reach_of(*end - 1) > 4 * most + 16)
-        --*end;
+    oct_q4_span(c, most, least, first, end);
 }
 
 void oct_q4_choose16(const oct_q4_chooser *c, const uint8_t *quads, int n_quads, uint8_t *index)
 {
     int first, end;
-    oct_q4_reach16(quads, n_quads, &first, &end);
+    span_of(c, quads, n_quads, &first, &end);
     for (int lane = 0; lane < 16; lane++) {
         uint32_t best = UINT32_MAX;
         for (int t = first; t < end; t++) {

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -53,7 +54,7 @@ static void best(void **state)
 static void fast(void **state)
 {
     (void)state;
-    oct_q4_choose16_fn *fn = oct_q4_choose16_best();
+    oct_q4_choose16_fn *fn = oct_q4_kernels_best()->choose16;
     if (fn == oct_q4_choose16)
         skip();
     for (int p = 0; p < 300; p++) {
@@ -68,9 +69,38 @@ static void fast(void **state)
     }
 }
 
+/* Every table, lengths up to 32, integers of every size: nothing behind the last is touched. */
+static void nearest(void **state)
+{
+    (void)state;
+    oct_q4_nearest_fn *fn = oct_q4_kernels_best()->nearest;
+    uint32_t x = 1;
+    if (fn == oct_q4_nearest)
+        skip();
+    for (int t = 0; t < OCT_Q4_TABLES; t++)
+        for (int n = 1; n <= 32; n++) {
+            int8_t q[32];
+            uint8_t want[33], got[33];
+            uint32_t most = 7, most_fast = 7;
+            memset(want, 99, sizeof want);
+            memset(got, 99, sizeof got);
+            for (int i = 0; i < 32; i++) {
+                x = x * 1664525u + 1013904223u;
+                q[i] = (int8_t)((int8_t)(x >> 24) / (t % 3 * 4 + 1));
+            }
+            const uint32_t sum = oct_q4_nearest(&chooser, t, q, n, want, &most);
+            assert_int_equal(fn(&chooser, t, q, n, got, &most_fast), sum);
+            assert_int_equal(most_fast, most);
+            assert_memory_equal(got, want, sizeof want);
+            for (int i = 0; i < n; i++)
+                assert_int_equal(want[i], chooser.nibble[t][q[i] + 128]);
+        }
+}
+
 int main(void)
 {
     oct_q4_chooser_init(&chooser);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(best), cmocka_unit_test(fast)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(best), cmocka_unit_test(fast),
+                                       cmocka_unit_test(nearest)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,12 +56,13 @@ static int parse(oct_plan_job *j, int argc, char **argv, int *first)
         .synopsis = "grok-1 | MODEL | CHECKPOINT | config.json [options]",
         .about =
             "Says what a model takes, whether it fits, how fast it will be and what would fit\n"
-            "instead. Nothing is downloaded and no weight is read: memory is what the engine's "
-            "own\n"
-            "plan of a session comes to, speed what memory and arithmetic allow, measured here "
-            "for\n"
-            "about a second or as given. Exit codes: 0 it fits, 3 it does not, 1 error, 2 wrong\n"
-            "usage.",
+            "instead: from its name, a model file, a checkpoint, or a config.json with xAI's\n"
+            "names or Hugging Face's (or a folder with that and no weights). Nothing is "
+            "downloaded\n"
+            "and no weight is read: memory is what the engine's own plan of a session comes to,\n"
+            "speed what memory and arithmetic allow, measured here for about a second or as "
+            "given.\n"
+            "Exit codes: 0 it fits, 3 it does not, 1 error, 2 wrong usage.",
         .opts = rows,
         .n_opts = sizeof rows / sizeof *rows,
         .notes = "SIZE is a number with K, M, G or T: GiB are 1024^3 bytes, GB are 1000^3, G is "

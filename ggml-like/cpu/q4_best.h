@@ -1,11 +1,19 @@
-/* q4_best.h: the fastest way of this CPU to choose tables of q4 for sixteen channels. */
+/* q4_best.h: the fastest way of this CPU to quantise to q4. */
 #ifndef OCT_Q4_BEST_H
 #define OCT_Q4_BEST_H
 
 #include "q4.h"
 
-oct_q4_choose16_fn *oct_q4_choose16_best(void);
+typedef struct oct_q4_kernels {
+    oct_q4_choose16_fn *choose16;
+    oct_q4_nearest_fn *nearest;
+} oct_q4_kernels;
 
-oct_q4_choose16_fn oct_q4_choose16_vbmi; /* on x86-64 */
+/* Static. */
+const oct_q4_kernels *oct_q4_kernels_best(void);
+
+/* On x86-64. */
+oct_q4_choose16_fn oct_q4_choose16_vbmi;
+oct_q4_nearest_fn oct_q4_nearest_vbmi;
 
 #endif
