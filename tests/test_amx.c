@@ -261,7 +261,8 @@ static void no_needless_work(void **state)
         check_type = OCT_WEIGHT_Q8;
         if (wrong)
             fail_msg("%s", wrong);
-        int64_t tiles = digits * ((s->n_rows + 15) / 16) * n_panels, passes = 0, steps = 0;
+        const int64_t a_tile = digits == 2 && s->n_rows <= 8 ? 1 : digits; /* both digits fit one */
+        int64_t tiles = a_tile * ((s->n_rows + 15) / 16) * n_panels, passes = 0, steps = 0;
         for (int64_t at = 0; at < s->group_in; at += block) {
             int64_t n = s->group_in - at < block ? s->group_in - at : block;
             passes += tiles * s->unit_groups;

@@ -89,10 +89,12 @@ typedef struct work {
 
     oct_linear_args a; /* of the chunk */
     int groups;        /* of 64 inputs of q4; 0: q8 */
-    int64_t y_stride;  /* from a panel of y to the next */
-    float *sum;      /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
-    int64_t n_tiles; /* of rows */
-    int64_t n_slots; /* of the ring: what is used again and what is ahead */
+    int beside; /* rows of a tile from a row's digit 0 to its digit 1; 0: tiles of their own */
+    int passes; /* of a tile of rows: one for each digit, or for both */
+    int64_t y_stride; /* from a panel of y to the next */
+    float *sum;       /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
+    int64_t n_tiles;  /* of rows */
+    int64_t n_slots;  /* of the ring: what is used again and what is ahead */
 
     /* use */
     block b;
@@ -106,8 +108,9 @@ typedef struct work {
     const int8_t *pack_row[TILE]; /* digits 0 of the tile's inputs */
 
     /* fetching */
+    const uint8_t *following; /* of the next panel */
     const char *weights_ahead;
-    int64_t weight_lines; /* a step */
+    int64_t weight_lines; /* a quarter of a step */
     size_t rows_ahead;    /* offset of the next block in a row */
     int64_t block_steps;  /* in all panels of the block */
     int64_t rows_left;    /* to fetch, one digit each */
@@ -158,8 +161,10 @@ static void pack_tile(work *w)
     const size_t at = block_at(w, &w->pack);
     const int64_t last = w->a.n_rows - 1;
     for (int64_t r = 0; r < TILE; r++) {
-        int64_t row = w->pack_tile * TILE + r;
-        w->pack_row[r] = (const int8_t *)w->a.rows[row < last ? row : last] + at;
+        const bool second = w->beside && r >= w->beside;
+        const int64_t row = w->pack_tile * TILE + r - (second ? w->beside : 0);
+        w->pack_row[r] =
+            (const int8_t *)w->a.rows[row < last ? row : last] + at + (second ? plane_bytes(w) : 0);
     }
 }
 
@@ -186,7 +191,7 @@ V_INLINE void pack_next(work *w)
     if (++w->pack_step < w->pack.n_steps)
         return;
     w->pack_step = 0;
-    if (++w->pack_digit < 2)
+    if (++w->pack_digit < first_digit(w) + w->passes)
         return;
     w->pack_digit = first_digit(w);
     if (++w->pack_tile == w->n_tiles) {
@@ -209,14 +214,16 @@ V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
 {
     const pending *u = &w->done;
     const bool two = w->a.act->digits == 2;
+    const int32_t *high = w->sums[0][0][0], *low = w->sums[!w->beside][0][w->beside];
     end = end < u->n_rows ? end : u->n_rows;
     for (int64_t r = from; r < end; r++) {
         vi16 excess = vi_set1(u->excess[r]);
         v16 s = v_set1(u->scale[r]);
         V_EACH (c, OCT_PANEL / TILE) {
-            vi16 isum = vi_sub(load_sums(w->sums[1][c][r]), excess);
+            const int64_t at = (c * TILE + r) * TILE;
+            vi16 isum = vi_sub(load_sums(low + at), excess);
             if (two)
-                isum = vi_add(isum, vi_shl(load_sums(w->sums[0][c][r]), 8));
+                isum = vi_add(isum, vi_shl(load_sums(high + at), 8));
             float *t = u->t + r * OCT_PANEL + c * TILE;
             v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
         }
@@ -306,7 +313,7 @@ static void begin_block(work *w)
 {
     const oct_act_layout *l = w->a.act;
     const int64_t at = (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
-    w->block_steps = w->n_tiles * l->digits * w->b.n_steps * w->a.n_panels;
+    w->block_steps = w->n_tiles * w->passes * w->b.n_steps * w->a.n_panels;
     w->parity = !w->parity;
     for (int64_t r = 0; r < w->a.n_rows; r++) {
         const char *row = w->a.rows[r];
@@ -327,11 +334,12 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
 {
     const uint8_t *weights = weights_of(w, &w->b, panel);
     const int64_t over = w->b.n_quads % STEP_QUADS;
-    const int64_t steps = w->n_tiles * w->a.act->digits * w->b.n_steps;
+    const int64_t steps = w->n_tiles * w->passes * w->b.n_steps;
     block next = w->b;
     panel_next(&w->a, &next, &panel);
-    w->weights_ahead = (const char *)weights_of(w, &next, panel);
-    w->weight_lines = (lines_of(w, &next) + steps - 1) / steps;
+    w->following = weights_of(w, &next, panel);
+    w->weights_ahead = (const char *)w->following;
+    w->weight_lines = (lines_of(w, &next) + 4 * steps - 1) / (4 * steps);
     if (w->groups == 2)
         expand_block(w, weights, 2);
     else if (w->groups == 4)
@@ -346,12 +354,26 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
     return weights;
 }
 
-V_INLINE void fetch(work *w)
+/* Lines from w->weights_ahead on into L2; with near, 16 lines of it into L1. Volatile, to stay between
+ * the tiles. */
+V_INLINE void fetch_weights(work *w, int64_t lines, const uint8_t *near)
 {
-    const char *weights = w->weights_ahead;
-    for (int64_t i = w->weight_lines; i > 0; i--, weights += LINE)
-        _mm_prefetch(weights, _MM_HINT_T1);
-    w->weights_ahead = weights;
+    const char *far = w->weights_ahead;
+    w->weights_ahead += lines * LINE;
+    if (near) {
+        V_EACH (i, STEP_QUADS) {
+            __asm__ volatile("prefetcht0 %0" : : "m"(near[i * LINE]));
+            if (i < lines)
+                __asm__ volatile("prefetcht1 %0" : : "m"(far[i * LINE]));
+        }
+        return;
+    }
+    for (int64_t i = 0; i < lines; i++)
+        __asm__ volatile("prefetcht1 %0" : : "m"(far[i * LINE]));
+}
+
+V_INLINE void fetch_rows(work *w)
+{
     const int64_t digits = w->a.act->digits;
     w->credit += digits * w->a.n_rows;
     for (; w->credit >= w->block_steps && w->rows_left > 0; w->credit -= w->block_steps) {
@@ -362,8 +384,9 @@ V_INLINE void fetch(work *w)
     }
 }
 
-/* One digit of a tile of rows; the tile before is finished in the first. */
-V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
+/* One digit of a tile of rows, or both; the tile before is finished in the first. fresh: the weights
+ * are read for the first time, and each step's are brought from L2 in the step before. */
+V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack, bool fresh)
 {
     const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;
     const int64_t finish = (TILE + n_steps - 1) / n_steps; /* rows a step */
@@ -374,21 +397,29 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
     tile_zero(3);
     for (int64_t i = 0; i < n_steps; i++) {
         const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
+        const uint8_t *next = i + 1 < n_steps ? u + STEP_QUADS * OCT_Q8_QUAD_BYTES : w->following;
+        const int64_t part = w->weight_lines;
+#define NEAR(k) fresh ? next + (k)*TILE *LINE : NULL
         tile_load_once(4, w->packed[w->slot], STEP);
         tile_load(5, u, OCT_Q8_QUAD_BYTES);
         tile_dot(0, 4, 5);
+        fetch_weights(w, part, NEAR(0));
         tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
         tile_dot(1, 4, 6);
+        fetch_weights(w, part, NEAR(1));
         tile_load(7, u + 2 * LINE, OCT_Q8_QUAD_BYTES);
         tile_dot(2, 4, 7);
+        fetch_weights(w, part, NEAR(2));
         tile_load(5, u + 3 * LINE, OCT_Q8_QUAD_BYTES);
         tile_dot(3, 4, 5);
+        fetch_weights(w, part, NEAR(3));
+#undef NEAR
         w->slot = next_slot(w, w->slot);
         if (pack)
             pack_next(w);
         if (digit == first)
             finish_rows(w, i * finish, (i + 1) * finish);
-        fetch(w);
+        fetch_rows(w);
     }
     int32_t(*sums)[TILE][TILE] = w->sums[digit];
     tile_store(0, sums[0], LINE);
@@ -400,8 +431,9 @@ V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack)
 static void tile_run(work *w, const uint8_t *weights, int64_t panel, int64_t tile)
 {
     const int64_t row = tile * TILE, left = w->a.n_rows - row;
-    for (int digit = first_digit(w); digit < 2; digit++)
-        pass_run(w, weights, digit, panel == 0);
+    const int first = first_digit(w);
+    for (int digit = first; digit < first + w->passes; digit++)
+        pass_run(w, weights, digit, panel == 0, tile == 0 && digit == first && !w->groups);
     w->done = (pending){.n_rows = left < TILE ? left : TILE,
                         .scale = w->scale[w->parity] + row,
                         .excess = w->excess[w->parity] + row,
@@ -426,9 +458,11 @@ static void chunk_run(work *w)
 {
     const oct_weight_layout *l = w->a.w;
     w->n_tiles = (w->a.n_rows + TILE - 1) / TILE;
+    w->beside = w->a.act->digits == 2 && w->a.n_rows <= TILE / 2 ? TILE / 2 : 0;
+    w->passes = w->beside ? 1 : w->a.act->digits;
     w->b = (block){0};
     block_size(&w->a, &w->b);
-    w->n_slots = (w->a.n_panels > 1 ? w->n_tiles * w->a.act->digits * w->b.n_steps : 1) + AHEAD;
+    w->n_slots = (w->a.n_panels > 1 ? w->n_tiles * w->passes * w->b.n_steps : 1) + AHEAD;
     w->parity = w->slot = 0;
     w->done.n_rows = 0;
     w->pack = w->b;

@@ -227,13 +227,11 @@ V_INLINE void q4_dot_pair(const q4_block *b, int groups, int64_t pair, __m256i *
 {
     const linear_tiles *k = b->k;
     q4_place at = q4_place_of(k->weights, groups, b->n_steps, pair, b->first);
-    const char *near = linear_stream(k, at.nibbles, linear_near(k));
-    const char *far = linear_stream(k, at.nibbles, k->stream_ahead);
+    q4_ahead ahead = q4_ahead_of(k, at.nibbles);
     const __m256i even_mask = _mm256_set1_epi32(0x00ff00ff);
     __m256i acc[2] = {b->start, b->start};
     for (int64_t s = b->first; s < b->end; s++) {
-        _mm_prefetch(near, _MM_HINT_T0);
-        _mm_prefetch(far, _MM_HINT_T1);
+        q4_fetch(&ahead, s - b->first);
         V_EACH (h, 2) {
             const __m256i even = q4_load(b->row->even[2 * s + h]);
             const __m256i odd = q4_load(b->row->odd[2 * s + h]);
@@ -245,8 +243,6 @@ V_INLINE void q4_dot_pair(const q4_block *b, int groups, int64_t pair, __m256i *
         }
         at.index += groups;
         at.nibbles += OCT_Q4_STEP;
-        near += OCT_Q4_STEP;
-        far += OCT_Q4_STEP;
     }
     sum[pair % Q4_SET_PAIRS] = acc[0];
     sum[pair % Q4_SET_PAIRS + Q4_SET_PAIRS] = acc[1];
@@ -281,8 +277,7 @@ V_INLINE void q4_strip_dot(const linear_tiles *k, int groups)
     q4_row_split((const int16_t *)(const void *)(row + l->digits_at) + k->group * l->group_pad +
                      k->start,
                  2 * n_steps, &split);
-    for (int64_t i = 0; i < index_bytes; i += 64)
-        q4_fetch(k, k->weights + i);
+    q4_fetch_indices(k, index_bytes);
     q4_block b = {.k = k, .n_steps = n_steps, .row = &split};
     int64_t block = k->group * l->group_blocks + k->start / l->block;
     for (; b.first < n_steps; b.first = b.end, block++) {

@@ -244,7 +244,7 @@ typedef struct q4_block {
 /* Where a pair's next step is. */
 typedef struct q4_at {
     q4_place place;
-    const char *near, *far;          /* fetched meanwhile */
+    q4_ahead ahead;
     const int8_t *x[2][LINEAR_TILE]; /* [digit][row] */
 } q4_at;
 
@@ -258,8 +258,7 @@ V_INLINE void q4_dot_steps(q4_at *at, int steps, int groups, int digits, int n,
         place.index += s * groups;
         place.nibbles += s * OCT_Q4_STEP;
         q4_pair(&place, groups, &u[0], &u[1]);
-        _mm_prefetch(at->near + s * OCT_Q4_STEP, _MM_HINT_T0);
-        _mm_prefetch(at->far + s * OCT_Q4_STEP, _MM_HINT_T1);
+        q4_fetch(&at->ahead, s);
         V_EACH (r, n)
             V_EACH (d, digits) {
                 __m512i x = q4_load(at->x[d][r] + s * OCT_Q4_STEP);
@@ -269,8 +268,8 @@ V_INLINE void q4_dot_steps(q4_at *at, int steps, int groups, int digits, int n,
     }
     at->place.index += steps * groups;
     at->place.nibbles += steps * OCT_Q4_STEP;
-    at->near += steps * OCT_Q4_STEP;
-    at->far += steps * OCT_Q4_STEP;
+    at->ahead.near += steps * OCT_Q4_STEP;
+    at->ahead.far += steps * OCT_Q4_STEP;
     V_EACH (r, n)
         V_EACH (d, digits)
             at->x[d][r] += steps * OCT_Q4_STEP;
@@ -317,9 +316,8 @@ V_INLINE void q4_dot_whole(const q4_block *b, int groups)
                               s * OCT_Q4_STEP);
     for (int64_t set = 0; set < OCT_PANEL / Q4_SET; set++) {
         q4_place at = q4_place_of(k->weights, groups, STEPS, set * Q4_SET_PAIRS, 0);
-        const char *near = linear_stream(k, at.nibbles, linear_near(k));
-        const char *far = linear_stream(k, at.nibbles, k->stream_ahead);
         for (int64_t p = 0; p < Q4_SET_PAIRS; p++) {
+            const q4_ahead ahead = q4_ahead_of(k, at.nibbles);
             __m512i acc[2][2] = {{start[0], start[0]}, {start[1], start[1]}};
             V_EACH (s, STEPS) {
                 __m512i u[2];
@@ -327,8 +325,7 @@ V_INLINE void q4_dot_whole(const q4_block *b, int groups)
                 place.index += s * groups;
                 place.nibbles += s * OCT_Q4_STEP;
                 q4_pair(&place, groups, &u[0], &u[1]);
-                _mm_prefetch(near + s * OCT_Q4_STEP, _MM_HINT_T0);
-                _mm_prefetch(far + s * OCT_Q4_STEP, _MM_HINT_T1);
+                q4_fetch(&ahead, s);
                 V_EACH (d, 2)
                     V_EACH (c, 2)
                         dot_bytes(&acc[d][c], u[c], x[s][d]);
@@ -337,8 +334,6 @@ V_INLINE void q4_dot_whole(const q4_block *b, int groups)
                 sum[p + Q4_SET_PAIRS * c] =
                     _mm512_add_epi32(_mm512_slli_epi32(acc[0][c], 8), acc[1][c]);
             q4_place_next(&at);
-            near += STEPS * OCT_Q4_STEP;
-            far += STEPS * OCT_Q4_STEP;
         }
         q4_finish_set(sum, ((const float *)(const void *)row)[b->at], k->t + set * Q4_SET);
     }
@@ -374,13 +369,10 @@ V_INLINE void q4_dot_block(const q4_block *b, int groups, int digits, int n)
     }
     for (int64_t set = 0; set < OCT_PANEL / Q4_SET; set++) {
         at.place = q4_place_of(k->weights, groups, b->n_steps, set * Q4_SET_PAIRS, b->first);
-        at.near = linear_stream(k, at.place.nibbles, linear_near(k));
-        at.far = linear_stream(k, at.place.nibbles, k->stream_ahead);
         for (int64_t p = 0; p < Q4_SET_PAIRS; p++) {
+            at.ahead = q4_ahead_of(k, at.place.nibbles);
             q4_dot_pair(at, b->end - b->first, groups, digits, n, start, p, sum);
             q4_place_next(&at.place);
-            at.near += b->n_steps * OCT_Q4_STEP;
-            at.far += b->n_steps * OCT_Q4_STEP;
         }
         V_EACH (r, n)
             q4_finish_set(sum[r], ((const float *)k->rows[r])[b->at],
@@ -425,8 +417,7 @@ static void q4_strip_dot(const linear_tiles *k, int groups)
     const int64_t index_bytes = OCT_PANEL * n_steps * groups, block_steps = l->block / OCT_Q4_STEP;
     q4_block b = {
         .k = k, .n_steps = n_steps, .at = k->group * l->group_blocks + k->start / l->block};
-    for (int64_t i = 0; i < index_bytes; i += 64)
-        q4_fetch(k, k->weights + i);
+    q4_fetch_indices(k, index_bytes);
     for (; b.first < n_steps; b.first = b.end, b.at++) {
         b.end = b.first + block_steps < n_steps ? b.first + block_steps : n_steps;
         if (k->n_rows == 1 && l->digits == 2 && b.end == OCT_ACT_BLOCK / OCT_Q4_STEP)

@@ -16,12 +16,32 @@ enum {
     Q4_SET_PAIRS = 8
 };
 
-/* Fetches what is read some time after a line. */
-V_INLINE void q4_fetch(const linear_tiles *k, const void *line)
+/* What is read some time after a line, to be fetched into L1 and, further on, into L2. */
+typedef struct q4_ahead {
+    const char *near, *far;
+} q4_ahead;
+
+V_INLINE q4_ahead q4_ahead_of(const linear_tiles *k, const void *line)
 {
-    if (k->stream_ahead) {
-        _mm_prefetch(linear_stream(k, line, linear_near(k)), _MM_HINT_T0);
-        _mm_prefetch(linear_stream(k, line, k->stream_ahead), _MM_HINT_T1);
+    q4_ahead a = {linear_stream(k, line, linear_near(k)), linear_stream(k, line, k->stream_ahead)};
+    __asm__("" : "+r"(a.near), "+r"(a.far)); /* not the weights' address and a distance */
+    return a;
+}
+
+/* Volatile, as the loads of weights are, to stay beside them: fetches that a compiler collects in one
+ * place leave the queues of memory empty in others. */
+V_INLINE void q4_fetch(const q4_ahead *a, int64_t lines)
+{
+    __asm__ volatile("prefetcht0 %0" : : "m"(a->near[lines * OCT_Q4_STEP]));
+    __asm__ volatile("prefetcht1 %0" : : "m"(a->far[lines * OCT_Q4_STEP]));
+}
+
+/* The indices of a strip. */
+V_INLINE void q4_fetch_indices(const linear_tiles *k, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes && k->stream_ahead; i += 64) {
+        const q4_ahead ahead = q4_ahead_of(k, k->weights + i);
+        q4_fetch(&ahead, 0);
     }
 }
 
@@ -69,7 +89,7 @@ V_INLINE __m512i q4_tables(const uint8_t *index, int groups)
 V_INLINE __m512i q4_load(const void *p)
 {
     __m512i v;
-    __asm__("vmovdqa64 %1, %0" : "=v"(v) : "m"(*(const __m512i *)p));
+    __asm__ volatile("vmovdqa64 %1, %0" : "=v"(v) : "m"(*(const __m512i *)p));
     return v;
 }
 
