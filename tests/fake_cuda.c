@@ -158,6 +158,19 @@ void fake_cuda_fail_in(long n)
     pthread_mutex_unlock(&lock);
 }
 
+/* Likewise: how often a call was made so far. */
+__attribute__((visibility("default"))) long fake_cuda_calls(const char *name);
+long fake_cuda_calls(const char *name)
+{
+    long n = -1;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < CALLS; i++)
+        if (strcmp(call_names[i], name) == 0)
+            n = calls[i];
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 /* Every call begins here; non-zero: the number with which it fails. */
 static int begin(enum call c)
 {
@@ -424,6 +437,16 @@ int cuStreamWaitEvent(oct_cuda_stream stream, oct_cuda_event event, unsigned fla
     if (flags != 0)
         fake_wrong("cuStreamWaitEvent: flags %u", flags);
     fake_stream_wait(fake_stream_check(stream), (fake_event *)event);
+    return end(0);
+}
+
+int cuStreamWaitValue32_v2(oct_cuda_stream stream, oct_cuda_address at, uint32_t value,
+                           unsigned flags)
+{
+    BEGIN(stream_wait_value);
+    if (flags != OCT_CUDA_WAIT_REACHED)
+        fake_wrong("cuStreamWaitValue32: flags %u", flags);
+    fake_stream_wait_value(fake_stream_check(stream), at, value);
     return end(0);
 }
 

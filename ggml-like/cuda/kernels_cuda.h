@@ -49,7 +49,7 @@
     ENTRY(gemv_8, linear, 192, 2)            \
     ENTRY(gemm, linear, 384, 1)              \
     ENTRY(gemv_q4_1, linear, 256, 3)         \
-    ENTRY(gemv_q4_2, linear, 256, 3)         \
+    ENTRY(gemv_q4_2, linear, 256, 2)         \
     ENTRY(gemv_q4_4, linear, 256, 2)         \
     ENTRY(gemv_q4_8, linear, 192, 2)         \
     ENTRY(gemm_q4, linear, 384, 1)           \
