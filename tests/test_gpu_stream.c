@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "cuda.h"
 #include "rig.h"
 #include "session_impl.h"
 
@@ -223,6 +224,23 @@ static void test_hand_over(void **state)
     oct_model_close(model);
 }
 
+/* Heads so wide that a block of threads has no room for their keys stay on the host. */
+static void test_shared(void **state)
+{
+    (void)state;
+    oct_attn_shape a = {.n_q_heads = 48, .n_kv_heads = 8, .head_dim = 128};
+    const oct_node n = {.op = OCT_OP_ATTENTION, .attn = &a};
+    oct_cuda_numbers c = {0};
+    assert_true(oct_cuda_kind.supports(&c, &n));
+    a.head_dim = 256;
+    assert_false(oct_cuda_kind.supports(&c, &n));
+    c.shared = 99 << 10;
+    assert_true(oct_cuda_kind.supports(&c, &n));
+    a.head_dim = 512;
+    assert_false(oct_cuda_kind.supports(&c, &n));
+    assert_int_equal(gpus_of(1).gpu[0].shared, 101376);
+}
+
 /* ---- the division alone ---- */
 
 static void test_choice(void **state)
@@ -271,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_choice),    cmocka_unit_test(test_divisions),
         cmocka_unit_test(test_two),       cmocka_unit_test(test_failing),
         cmocka_unit_test(test_hand_over),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,13 +47,32 @@ static bool takes_type(oct_weight_type t)
     return t == OCT_WEIGHT_Q8 || oct_q4_groups(t) != 0;
 }
 
+/* Shared memory of a node's blocks at most, where that depends on the model: keys as f32. */
+static uint32_t shared_of(const oct_node *n)
+{
+    if (n->op == OCT_OP_NORM || n->op == OCT_OP_ADD_NORM)
+        return oct_cuda_norm_launch(&(oct_cuda_norm_args){.n = n->out->cols}).shared;
+    if (n->op != OCT_OP_ATTENTION)
+        return 0;
+    const oct_attn_shape *s = n->attn;
+    const int64_t n_kv = s->n_kv_heads;
+    const oct_cuda_attention_args a = {
+        .kv = {.n_heads = n_kv,
+               .head_dim = s->head_dim,
+               .v_stride = oct_cuda_div_up(s->head_dim, OCT_CUDA_KV_LANES) * OCT_CUDA_KV_LANES,
+               .elem_bytes = sizeof(float)},
+        .heads = {.n_q_heads = s->n_q_heads, .n_kv_heads = n_kv},
+        .n_rows = OCT_CUDA_ROW_TILE};
+    return oct_cuda_attention_launch(&a).shared;
+}
+
 static bool cuda_supports(const void *numbers, const oct_node *n)
 {
-    (void)numbers;
+    const oct_cuda_numbers *c = numbers;
     for (int k = 0; k < 2 && n->w[k]; k++)
         if (!takes_type(n->w[k]->layout.type) || !oct_weight_takes(n->w[k]->layout.type, n->digits))
             return false;
-    if ((n->op == OCT_OP_NORM || n->op == OCT_OP_ADD_NORM) && n->out->cols > OCT_CUDA_MAX_WIDTH)
+    if (shared_of(n) > (uint32_t)(c->shared > 0 ? c->shared : OCT_CUDA_SHARED_75))
         return false;
     return oct_cuda_ops[n->op] != NULL;
 }

@@ -86,13 +86,14 @@ OCT_DEVICE void gemv_steps_q4(const uint8_t *group, int groups, int step, int n,
                               uint32_t plane, int32_t (*acc)[DIGITS][4])
 {
     const int pair = 16 * half + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const q4_place at = q4_place_of(group, groups, n, step, pair, t);
     q4_raw raw[STEPS][2] = {};
     OCT_UNROLL
     for (int i = 0; i < STEPS; i++) {
         OCT_UNROLL
         for (int p = 0; p < 2; p++)
             if (step + i < n)
-                raw[i][p] = q4_fetch(group, groups, n, step + i, pair + 8 * p, t);
+                raw[i][p] = q4_fetch(at, groups, i, 8 * p);
     }
     OCT_UNROLL
     for (int i = 0; i < STEPS; i++) {
@@ -161,7 +162,8 @@ OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, i
 {
     enum { HALVES = Q4 ? 2 : 1, AHEAD = R < 8 ? GEMV_STEPS : 1 };
     const oct_act_layout &l = a.act;
-    const int block_quads = (int)l.block / OCT_QUAD, each = block_quads / GEMV_CHUNK;
+    constexpr int block_quads = (DIGITS == 2 ? OCT_ACT_BLOCK : OCT_ACT_BLOCK_I8) / OCT_QUAD;
+    constexpr int each = block_quads / GEMV_CHUNK;
     const int group_blocks = (int)l.group_blocks, group_quads = (int)a.group_quads;
     const uint32_t plane = (uint32_t)(l.n_groups * l.group_pad);
     const int warps = GEMV_THREADS(R) / 32;
