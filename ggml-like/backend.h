@@ -74,9 +74,15 @@ struct oct_backend {
                            oct_error *err);
     oct_status (*wait)(oct_backend *b, oct_error *err);
     /* Memory of the host that copies will often use, until unpin: they may become faster, and need
-     * not. NULL: nothing is gained. */
-    void (*pin)(oct_backend *b, void *p, size_t bytes);
+     * not. NULL: nothing is gained. pin: whether all copies of it are late. */
+    bool (*pin)(oct_backend *b, void *p, size_t bytes);
     void (*unpin)(oct_backend *b, void *p);
+    /* Nothing given behind hold is begun before go, which the caller calls whatever happens: so a
+     * device can be given what comes next while the host still computes what it begins with.
+     * Between the two there are copies of pinned memory and run without logits only, no wait.
+     * false: it cannot now, and nothing is held. NULL: never. */
+    bool (*hold)(oct_backend *b);
+    void (*go)(oct_backend *b);
     /* Around the calls that make one evaluation. end comes when all is done. */
     void (*begin)(oct_backend *b);
     void (*end)(oct_backend *b);

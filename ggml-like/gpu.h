@@ -24,6 +24,7 @@ typedef struct oct_gpu {
     uint64_t budget;
     double link;            /* bytes per second from pinned memory of the host; 0: not known */
     char why[OCT_GPU_TEXT]; /* "", or why it cannot be used */
+    int shared;             /* bytes of shared memory that a block of threads may have */
 } oct_gpu;
 
 typedef struct oct_gpus {

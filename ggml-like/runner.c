@@ -11,6 +11,7 @@ typedef struct running {
     const oct_tally *tally;
     const volatile int *cancel; /* of this rank */
     unsigned moving;            /* bit k: copies from or to place k may not have been made */
+    int held;                   /* the place that is held, see oct_backend.hold; 0: none */
     /* For tally->layer_time: the layer that runs, when it began, what was counted then. */
     int64_t layer;
     double began;
@@ -103,7 +104,7 @@ static oct_status settle(running *a, int but, oct_error *err)
     oct_status status = OCT_OK;
     for (int i = 1; i < a->r->plan->n_places && status == OCT_OK; i++) {
         oct_backend *b = a->r->backend[i];
-        if (i == but || !(a->moving >> i & 1))
+        if (i == but || i == a->held || !(a->moving >> i & 1))
             continue;
         status = b->wait ? b->wait(b, err) : OCT_OK;
         a->moving &= ~(1u << i);
@@ -237,40 +238,112 @@ static int segment_end(const running *a, int first)
     return end;
 }
 
+/* What begins with step i; *end: behind it. */
+static oct_status run_step(running *a, int i, int *end, oct_error *err)
+{
+    const oct_plan *p = a->r->plan;
+    const oct_step *s = &p->steps[i];
+    *end = i + 1;
+    if (!s->node)
+        return copy(a, s, err);
+    note_layer(a, s->node->layer);
+    if (s->place == OCT_HOST) /* where it computes, too */
+        OCT_TRY(settle(a, -1, err));
+    if (s->streamed) {
+        OCT_TRY(divide(a, i, err));
+        *end = i + 1 + a->run->all_elsewhere; /* without the host's step */
+        return OCT_OK;
+    }
+    if (s->node->op == OCT_OP_FOLD_RANKS)
+        return fold(a, s->node, err);
+    if (s->node->op == OCT_OP_GATHER_LOGITS)
+        return gather(a, s->node, err);
+    oct_backend *b = a->r->backend[s->place];
+    *end = segment_end(a, i);
+    OCT_TRY(b->run(b, p, a->r->buffer[s->place], i, *end, a->run, err));
+    if (s->place != OCT_HOST && !p->steps[*end - 1].node->out) /* logits are on the way */
+        a->moving |= 1u << s->place;
+    if (s->joined) {
+        a->run->elsewhere = 0;
+        a->run->all_elsewhere = false;
+    }
+    return OCT_OK;
+}
+
+static oct_status run_range(running *a, int first, int end, oct_error *err)
+{
+    for (int i = first; i < end;)
+        OCT_TRY(run_step(a, i, &i, err));
+    return OCT_OK;
+}
+
+/* Behind the steps from `first` that the host and ranks do. */
+static int host_end(const oct_plan *p, int first)
+{
+    int end = first;
+    while (end < p->n_steps && p->steps[end].node && p->steps[end].place == OCT_HOST)
+        end++;
+    return end;
+}
+
+static bool is_copy(const oct_step *s, int from, int to)
+{
+    return !s->node && s->from == from && s->place == to;
+}
+
+/* Behind the steps from `first` that a device can be given before the host has computed what they
+ * begin with: copies to it, its nodes, copies of what these make. `first`: there are none, or too
+ * many: drivers keep some hundred launches before they wait themselves. */
+static int ahead_end(const running *a, int first)
+{
+    enum { MOST_ROWS = 512, MOST_NODES = 32 };
+    const oct_plan *p = a->r->plan;
+    int end = first;
+    if (!a->r->pinned || a->tally->layer_time || a->run->elsewhere != 0 || first == p->n_steps ||
+        a->run->n_rows > MOST_ROWS)
+        return first;
+    const int device = p->steps[first].place;
+    while (end < p->n_steps && is_copy(&p->steps[end], OCT_HOST, device))
+        end++;
+    const int nodes = end;
+    for (; end > first && end < p->n_steps && p->steps[end].node; end++) {
+        if (p->steps[end].place != device || p->steps[end].streamed)
+            break;
+        if (!p->steps[end].node->out || end - nodes == MOST_NODES)
+            return first; /* logits go to memory of the caller's */
+    }
+    while (end > first && end < p->n_steps && is_copy(&p->steps[end], device, OCT_HOST))
+        end++;
+    return end;
+}
+
+/* Steps first..host-1 of the host, while a device has been given those behind them, to ahead-1. */
+static oct_status run_held(running *a, int first, int host, int ahead, oct_error *err)
+{
+    const int device = a->r->plan->steps[host].place;
+    oct_backend *b = a->r->backend[device];
+    OCT_TRY(settle(a, -1, err));
+    if (!b->hold || !b->hold(b)) {
+        OCT_TRY(run_range(a, first, host, err));
+        return run_range(a, host, ahead, err);
+    }
+    oct_status status = run_range(a, host, ahead, err);
+    a->held = device;
+    if (status == OCT_OK)
+        status = run_range(a, first, host, err);
+    a->held = 0;
+    b->go(b);
+    return status;
+}
+
 static oct_status run_steps(running *a, oct_error *err)
 {
     const oct_plan *p = a->r->plan;
     oct_status status = OCT_OK;
     for (int i = 0, end; i < p->n_steps && status == OCT_OK; i = end) {
-        const oct_step *s = &p->steps[i];
-        end = i + 1;
-        if (!s->node) {
-            status = copy(a, s, err);
-            continue;
-        }
-        note_layer(a, s->node->layer);
-        if (s->place == OCT_HOST) /* where it computes, too */
-            status = settle(a, -1, err);
-        if (status != OCT_OK)
-            break;
-        if (s->streamed) {
-            status = divide(a, i, err);
-            end = i + 1 + a->run->all_elsewhere; /* without the host's step */
-        } else if (s->node->op == OCT_OP_FOLD_RANKS) {
-            status = fold(a, s->node, err);
-        } else if (s->node->op == OCT_OP_GATHER_LOGITS) {
-            status = gather(a, s->node, err);
-        } else {
-            oct_backend *b = a->r->backend[s->place];
-            end = segment_end(a, i);
-            status = b->run(b, p, a->r->buffer[s->place], i, end, a->run, err);
-            if (s->place != OCT_HOST && !p->steps[end - 1].node->out) /* logits are on the way */
-                a->moving |= 1u << s->place;
-            if (s->joined) {
-                a->run->elsewhere = 0;
-                a->run->all_elsewhere = false;
-            }
-        }
+        const int host = host_end(p, i), ahead = host > i ? ahead_end(a, host) : host;
+        end = ahead;
+        status = ahead > host ? run_held(a, i, host, ahead, err) : run_step(a, i, &end, err);
     }
     note_layer(a, -1);
     return status;

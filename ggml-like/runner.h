@@ -22,6 +22,7 @@ typedef struct oct_runner {
     oct_backend *backend[OCT_MAX_PLACES];  /* owned, one for each place of the plan */
     unsigned char *buffer[OCT_MAX_PLACES]; /* of the plan, in each place */
     void *weights[OCT_MAX_PLACES];         /* uploaded copies; NULL: the host's are used */
+    bool pinned;                           /* the host's buffer: see oct_backend.hold */
     oct_stream_rates rates;                /* for plans that stream; zero: nothing is */
     int failed; /* after an error of oct_runner_open: the place that failed */
 } oct_runner;

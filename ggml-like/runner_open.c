@@ -69,11 +69,11 @@ static oct_status bind(const opening *o, int place, oct_error *err)
 }
 
 /* What all copies of the devices go through. One of them tells the driver for all. */
-static void pin_host(const oct_runner *r)
+static void pin_host(oct_runner *r)
 {
     oct_backend *b = r->plan->n_places > 1 ? r->backend[1] : NULL;
     if (b && b->pin && r->buffer[OCT_HOST])
-        b->pin(b, r->buffer[OCT_HOST], r->plan->need[OCT_HOST].buffer);
+        r->pinned = b->pin(b, r->buffer[OCT_HOST], r->plan->need[OCT_HOST].buffer);
 }
 
 /* An error says in r->failed whose it is. */

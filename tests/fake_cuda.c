@@ -13,6 +13,7 @@
  *     memory=A/B/...     bytes of each, with k, M or G; the last goes for the rest [1G]
  *     version=N          of CUDA [13000]
  *     capability=N       times ten [89]
+ *     shared=N           bytes of shared memory that a block may have [101376]
  *     init=N             what cuInit returns [0]
  *     fail=N             the N-th call fails ...
  *     code=N             with this number [999] ...
@@ -64,7 +65,7 @@ static bool releases(enum call c)
 
 static struct settings {
     bool read, lasting, nopin;
-    int devices, version, capability, init, code;
+    int devices, version, capability, shared, init, code;
     long fail;
     char failing[48], report[256], order[8];
     size_t memory[FAKE_DEVICES];
@@ -108,6 +109,8 @@ static void read_setting(const char *name, const char *value)
         set.version = atoi(value);
     else if (strcmp(name, "capability") == 0)
         set.capability = atoi(value);
+    else if (strcmp(name, "shared") == 0)
+        set.shared = atoi(value);
     else if (strcmp(name, "init") == 0)
         set.init = atoi(value);
     else if (strcmp(name, "fail") == 0)
@@ -134,8 +137,13 @@ static void read_settings(void)
 {
     char text[1024];
     const char *all = getenv("OCTET_FAKE_CUDA");
-    set = (struct settings){
-        .read = true, .devices = 1, .version = 13000, .capability = 89, .code = 999, .seed = 1};
+    set = (struct settings){.read = true,
+                            .devices = 1,
+                            .version = 13000,
+                            .capability = 89,
+                            .shared = 101376,
+                            .code = 999,
+                            .seed = 1};
     read_memories("1G");
     snprintf(text, sizeof text, "%s", all ? all : "");
     for (char *save, *s = strtok_r(text, ",", &save); s; s = strtok_r(NULL, ",", &save)) {
@@ -156,6 +164,19 @@ void fake_cuda_fail_in(long n)
     pthread_mutex_lock(&lock);
     set.fail = n > 0 ? n_counted + n : 0;
     pthread_mutex_unlock(&lock);
+}
+
+/* Likewise: how often a call was made so far. */
+__attribute__((visibility("default"))) long fake_cuda_calls(const char *name);
+long fake_cuda_calls(const char *name)
+{
+    long n = -1;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < CALLS; i++)
+        if (strcmp(call_names[i], name) == 0)
+            n = calls[i];
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 /* Every call begins here; non-zero: the number with which it fails. */
@@ -258,6 +279,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     check_device(device);
     switch (attribute) {
     case OCT_CUDA_ATTR_SMS: *value = 4; break;
+    case OCT_CUDA_ATTR_SHARED: *value = set.shared; break;
     case OCT_CUDA_ATTR_MAJOR: *value = set.capability / 10; break;
     case OCT_CUDA_ATTR_MINOR: *value = set.capability % 10; break;
     default: *value = 0; break;
@@ -427,6 +449,16 @@ int cuStreamWaitEvent(oct_cuda_stream stream, oct_cuda_event event, unsigned fla
     return end(0);
 }
 
+int cuStreamWaitValue32_v2(oct_cuda_stream stream, oct_cuda_address at, uint32_t value,
+                           unsigned flags)
+{
+    BEGIN(stream_wait_value);
+    if (flags != OCT_CUDA_WAIT_REACHED)
+        fake_wrong("cuStreamWaitValue32: flags %u", flags);
+    fake_stream_wait_value(fake_stream_check(stream), at, value);
+    return end(0);
+}
+
 int cuEventCreate(oct_cuda_event *event, unsigned flags)
 {
     BEGIN(event_new);
@@ -499,7 +531,7 @@ int cuFuncSetAttribute(oct_cuda_function function, int attribute, int value)
     BEGIN(function_set);
     if (!function || attribute != OCT_CUDA_FUNC_MAX_DYNAMIC_SHARED || value < 0)
         fake_wrong("cuFuncSetAttribute: attribute %d, value %d", attribute, value);
-    return end(value > 227 << 10 ? 1 : 0);
+    return end(value > set.shared ? 1 : 0);
 }
 
 int cuLaunchKernel(oct_cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -512,7 +544,7 @@ int cuLaunchKernel(oct_cuda_function function, unsigned grid_x, unsigned grid_y,
     memcpy(&k, &function, sizeof k);
     if (extra || (uint64_t)block_x * block_y * block_z > 1024 ||
         (uint64_t)grid_x * grid_y * grid_z == 0 || (uint64_t)block_x * block_y * block_z == 0 ||
-        grid_y > 65535 || grid_z > 65535 || shared_bytes > 227 << 10)
+        grid_y > 65535 || grid_z > 65535 || shared_bytes > (unsigned)set.shared)
         return end(1);
     fake_launch(fake_stream_check(stream), k, grid, block, shared_bytes, arguments);
     return end(0);

@@ -161,7 +161,7 @@ static bool is_pinned(const void *p, size_t bytes)
 /* ---- streams --------------------------------------------------------------------------------- */
 
 typedef struct operation {
-    enum { UPLOAD, DOWNLOAD, FILL, LAUNCH, RECORD, WAIT } what;
+    enum { UPLOAD, DOWNLOAD, FILL, LAUNCH, RECORD, WAIT, WAIT_VALUE } what;
     uint64_t device; /* address */
     void *host;      /* of a copy */
     void *held;      /* UPLOAD: what was pageable when it was given; LAUNCH: the arguments */
@@ -170,7 +170,7 @@ typedef struct operation {
     const oct_emulated_kernel *kernel;
     unsigned grid[3], block[3], shared_bytes;
     fake_event *event;
-    uint64_t serial; /* of the event */
+    uint64_t serial; /* of the event; WAIT_VALUE: the value */
     struct operation *next;
 } operation;
 
@@ -225,6 +225,8 @@ static void finish_event(fake_event *e, uint64_t serial);
 static void do_operation(fake_stream *s, operation *o)
 {
     void *host = o->held ? o->held : o->host, *device = (void *)(uintptr_t)o->device;
+    if (o->what == WAIT_VALUE)
+        return;
     if (o->what == WAIT) {
         finish_event(o->event, o->serial);
         o->event->n_waiting--;
@@ -250,10 +252,22 @@ static void do_operation(fake_stream *s, operation *o)
     allow(false);
 }
 
+/* Whether a stream waits for the host. */
+static bool is_held(const fake_stream *s)
+{
+    const operation *o = s->first;
+    if (!o || o->what != WAIT_VALUE)
+        return false;
+    const uint32_t now = __atomic_load_n((const uint32_t *)o->host, __ATOMIC_ACQUIRE);
+    return (int32_t)(now - (uint32_t)o->serial) < 0;
+}
+
 /* The oldest operation of a stream. */
 static void step(fake_stream *s)
 {
     operation *o = s->first;
+    if (is_held(s))
+        fake_wrong("the host waits for a stream that waits for the host");
     if (s->running)
         fake_wrong("streams that wait for each other");
     s->running = true;
@@ -290,7 +304,7 @@ void fake_some_time(void)
     if (how != 'r')
         return;
     for (fake_stream *s = streams; s; s = s->next)
-        for (unsigned n = draw(4); n > 0 && s->first; n--)
+        for (unsigned n = draw(4); n > 0 && s->first && !is_held(s); n--)
             step(s);
 }
 
@@ -306,8 +320,8 @@ static operation *enqueue(fake_stream *s, operation o)
 
 static void given(fake_stream *s)
 {
-    if (how == 'e')
-        fake_stream_finish(s);
+    while (how == 'e' && s->first && !is_held(s))
+        step(s);
 }
 
 fake_stream *fake_stream_new(fake_device *d)
@@ -399,6 +413,15 @@ void fake_stream_wait(fake_stream *s, fake_event *e)
     check_event(e);
     e->n_waiting++;
     enqueue(s, (operation){.what = WAIT, .event = e, .serial = e->recorded});
+    given(s);
+}
+
+void fake_stream_wait_value(fake_stream *s, uint64_t at, uint32_t value)
+{
+    void *word = (void *)(uintptr_t)at;
+    if (at % sizeof value != 0 || !is_pinned(word, sizeof value))
+        fake_wrong("a stream waits for a word that is not pinned");
+    enqueue(s, (operation){.what = WAIT_VALUE, .host = word, .serial = value});
     given(s);
 }
 

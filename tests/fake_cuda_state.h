@@ -41,6 +41,8 @@ void fake_stream_free(fake_stream *s);
 fake_stream *fake_stream_check(void *stream);
 void fake_stream_finish(fake_stream *s);
 void fake_stream_wait(fake_stream *s, fake_event *e);
+/* Until a word of pinned memory is the value, or beyond it. */
+void fake_stream_wait_value(fake_stream *s, uint64_t at, uint32_t value);
 fake_event *fake_event_new(fake_device *d);
 void fake_event_free(fake_event *e);
 void fake_event_record(fake_event *e, fake_stream *s);

@@ -11,12 +11,14 @@
 
 #include <cmocka.h>
 
+#include "cuda.h"
 #include "rig.h"
 #include "session_impl.h"
 
 enum { TOKENS = 12, CHUNK = 8 };
 
 void fake_cuda_fail_in(long n); /* the driver's */
+long fake_cuda_calls(const char *name);
 
 static oct_model *model;
 static int32_t text[TOKENS];
@@ -167,6 +169,78 @@ static void test_failing(void **state)
     oct_model_close(model);
 }
 
+/* ---- tokens of which the host computes the experts ---- */
+
+static const char *const counted[] = {
+    "cuStreamSynchronize", "cuStreamWaitValue32_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+    "cuEventSynchronize",  "cuEventRecord",          "cuMemAlloc_v2",        "cuMemHostAlloc",
+    "cuMemFree_v2",        "cuMemHostRegister_v2",   "cuModuleLoadData",     "cuLaunchKernel"};
+enum { SYNC, HELD, TO_DEVICE, TO_HOST, OTHERS, LAUNCHES = 11, COUNTED };
+
+/* What one token asks of the driver: the host waits once a layer, and of all layers but the last,
+ * behind which logits come, the device has been given the next one before the host computes. */
+static void hand_over(bool streams)
+{
+    long n[COUNTED];
+    oct_error err = {0};
+    oct_session *s;
+    oct_gpus g = gpus_of(7 << 20);
+    g.gpu[1].budget = 0;
+    const oct_session_params p = {
+        .n_threads = 1, .chunk = CHUNK, .gpus = &g, .n_ctx = TOKENS, .no_streaming = !streams};
+    float *logits = calloc((size_t)model->config.n_vocab, sizeof *logits);
+    if (oct_session_new(model, &p, &s, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    const long layers = model->config.n_layers - s->p.gpus.share[0].experts; /* the host's */
+    assert_int_equal(s->p.gpus.share[0].attention, model->config.n_layers);
+    assert_true(layers > 2);
+    s->runner.rates = (oct_stream_rates){streams ? 1 : 0, 1e12, 1e9, 1e9};
+    for (int i = 0; i < 3; i++) {
+        const oct_batch b = {.n = 1, .token = text + i};
+        for (int k = 0; k < COUNTED; k++)
+            n[k] = fake_cuda_calls(counted[k]);
+        if (oct_eval(s, &b, logits, &err) != OCT_OK)
+            fail_msg("%s", err.text);
+        for (int k = 0; k < COUNTED; k++)
+            n[k] = fake_cuda_calls(counted[k]) - n[k];
+    }
+    for (int k = 0; k < COUNTED; k++)
+        printf("  %-24s %ld\n", counted[k], n[k]);
+    assert_int_equal(n[SYNC], layers + 1); /* and once for the logits */
+    assert_int_equal(n[HELD], layers - 1);
+    for (int k = OTHERS; k < LAUNCHES; k++)
+        assert_int_equal(n[k], 0);
+    assert_true(n[LAUNCHES] > layers);
+    oct_session_free(s);
+    free(logits);
+}
+
+static void test_hand_over(void **state)
+{
+    (void)state;
+    open_model("tiny-grok");
+    hand_over(false);
+    hand_over(true);
+    oct_model_close(model);
+}
+
+/* Heads so wide that a block of threads has no room for their keys stay on the host. */
+static void test_shared(void **state)
+{
+    (void)state;
+    oct_attn_shape a = {.n_q_heads = 48, .n_kv_heads = 8, .head_dim = 128};
+    const oct_node n = {.op = OCT_OP_ATTENTION, .attn = &a};
+    oct_cuda_numbers c = {0};
+    assert_true(oct_cuda_kind.supports(&c, &n));
+    a.head_dim = 256;
+    assert_false(oct_cuda_kind.supports(&c, &n));
+    c.shared = 99 << 10;
+    assert_true(oct_cuda_kind.supports(&c, &n));
+    a.head_dim = 512;
+    assert_false(oct_cuda_kind.supports(&c, &n));
+    assert_int_equal(gpus_of(1).gpu[0].shared, 101376);
+}
+
 /* ---- the division alone ---- */
 
 static void test_choice(void **state)
@@ -212,10 +286,10 @@ int main(void)
 {
     setenv("OCTET_FAKE_CUDA", "devices=2,order=random", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_divisions),
-        cmocka_unit_test(test_two),
-        cmocka_unit_test(test_failing),
+        cmocka_unit_test(test_choice),    cmocka_unit_test(test_divisions),
+        cmocka_unit_test(test_two),       cmocka_unit_test(test_failing),
+        cmocka_unit_test(test_hand_over),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,13 +47,32 @@ static bool takes_type(oct_weight_type t)
     return t == OCT_WEIGHT_Q8 || oct_q4_groups(t) != 0;
 }
 
+/* Shared memory of a node's blocks at most, where that depends on the model: keys as f32. */
+static uint32_t shared_of(const oct_node *n)
+{
+    if (n->op == OCT_OP_NORM || n->op == OCT_OP_ADD_NORM)
+        return oct_cuda_norm_launch(&(oct_cuda_norm_args){.n = n->out->cols}).shared;
+    if (n->op != OCT_OP_ATTENTION)
+        return 0;
+    const oct_attn_shape *s = n->attn;
+    const int64_t n_kv = s->n_kv_heads;
+    const oct_cuda_attention_args a = {
+        .kv = {.n_heads = n_kv,
+               .head_dim = s->head_dim,
+               .v_stride = oct_cuda_div_up(s->head_dim, OCT_CUDA_KV_LANES) * OCT_CUDA_KV_LANES,
+               .elem_bytes = sizeof(float)},
+        .heads = {.n_q_heads = s->n_q_heads, .n_kv_heads = n_kv},
+        .n_rows = OCT_CUDA_ROW_TILE};
+    return oct_cuda_attention_launch(&a).shared;
+}
+
 static bool cuda_supports(const void *numbers, const oct_node *n)
 {
-    (void)numbers;
+    const oct_cuda_numbers *c = numbers;
     for (int k = 0; k < 2 && n->w[k]; k++)
         if (!takes_type(n->w[k]->layout.type) || !oct_weight_takes(n->w[k]->layout.type, n->digits))
             return false;
-    if ((n->op == OCT_OP_NORM || n->op == OCT_OP_ADD_NORM) && n->out->cols > OCT_CUDA_MAX_WIDTH)
+    if (shared_of(n) > (uint32_t)(c->shared > 0 ? c->shared : OCT_CUDA_SHARED_75))
         return false;
     return oct_cuda_ops[n->op] != NULL;
 }
@@ -70,6 +89,9 @@ const oct_backend_kind oct_cuda_kind = {.name = "cuda",
                                         .temp_bytes = oct_cuda_temp_bytes,
                                         .stream_bytes = oct_cuda_stream_bytes,
                                         .scratch_bytes = cuda_scratch_bytes};
+
+/* Behind the inputs, on both sides, the counter of saturated values; the host's gate. */
+enum { BEHIND_INPUTS = 2 * sizeof(uint64_t) };
 
 static size_t take(size_t *used, size_t bytes)
 {
@@ -93,7 +115,7 @@ static oct_cuda_inputs inputs_of(const oct_cuda_numbers *n)
 
 size_t oct_cuda_own_bytes(const oct_cuda_numbers *n)
 {
-    return inputs_of(n).bytes + sizeof(uint64_t);
+    return inputs_of(n).bytes + BEHIND_INPUTS;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -160,14 +182,15 @@ static oct_status cuda_wait(oct_backend *b, oct_error *err)
 }
 
 /* Without it the driver copies by way of memory of its own. */
-static void cuda_pin(oct_backend *b, void *p, size_t bytes)
+static bool cuda_pin(oct_backend *b, void *p, size_t bytes)
 {
     oct_cuda *c = cuda_of(b);
     if (enter(c, NULL) != OCT_OK)
-        return;
+        return false;
     if (c->api->host_register(p, bytes, OCT_CUDA_HOST_PORTABLE) == 0)
         c->pinned = p;
     leave(c);
+    return c->pinned == p;
 }
 
 static void cuda_unpin(oct_backend *b, void *p)
@@ -178,6 +201,25 @@ static void cuda_unpin(oct_backend *b, void *p)
     (void)c->api->host_unregister(p);
     c->pinned = NULL;
     leave(c);
+}
+
+/* The stream waits for a word of the host's memory, which needs nobody but itself. */
+static bool cuda_hold(oct_backend *b)
+{
+    oct_cuda *c = cuda_of(b);
+    if (!c->inputs_pinned || oct_cuda_streamer_join(c, NULL) != OCT_OK || enter(c, NULL) != OCT_OK)
+        return false;
+    const int result = c->api->stream_wait_value(c->stream, (oct_cuda_address)(uintptr_t)c->gate,
+                                                 c->turn + 1, OCT_CUDA_WAIT_REACHED);
+    c->turn += result == 0;
+    leave(c);
+    return result == 0;
+}
+
+static void cuda_go(oct_backend *b)
+{
+    oct_cuda *c = cuda_of(b);
+    __atomic_store_n(c->gate, c->turn, __ATOMIC_RELEASE);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -356,22 +398,24 @@ static oct_status load_module(oct_cuda *c, oct_error *err)
     return OCT_OK;
 }
 
-/* With the context current. The counter lies behind the inputs on both sides. */
+/* With the context current. */
 static oct_status open_parts(oct_cuda *c, oct_error *err)
 {
     void *host = NULL;
-    const size_t bytes = c->at.bytes + sizeof *c->saturated;
+    const size_t bytes = c->at.bytes + BEHIND_INPUTS;
     OCT_TRY(oct_cuda_check(c, c->api->stream_new(&c->stream, OCT_CUDA_STREAM_NON_BLOCKING),
                            "stream", err));
     OCT_TRY(load_module(c, err));
     OCT_TRY(oct_cuda_check(c, c->api->alloc(&c->device, bytes), "memory for inputs", err));
     /* Pageable memory costs a copy more. */
-    c->inputs_pinned = c->api->host_alloc(&host, bytes, OCT_CUDA_HOST_PORTABLE) == 0;
+    c->inputs_pinned =
+        c->api->host_alloc(&host, bytes, OCT_CUDA_HOST_PORTABLE | OCT_CUDA_HOST_MAPPED) == 0;
     c->inputs = c->inputs_pinned ? host : malloc(bytes);
     if (!c->inputs)
         return oct_fail(err, OCT_ERR_MEMORY, "GPU %d: out of memory", c->n.device);
     c->saturated = (uint64_t *)(void *)(c->inputs + c->at.bytes);
-    *c->saturated = 0;
+    c->gate = (uint32_t *)(void *)(c->saturated + 1);
+    *c->saturated = *c->gate = 0;
     if (c->n.streams)
         OCT_TRY(oct_cuda_streamer_open(c, err));
     OCT_TRY(
@@ -408,6 +452,8 @@ oct_status oct_cuda_open(const void *numbers, oct_backend **out, oct_error *err)
                             .wait = cuda_wait,
                             .pin = cuda_pin,
                             .unpin = cuda_unpin,
+                            .hold = cuda_hold,
+                            .go = cuda_go,
                             .begin = cuda_begin,
                             .end = cuda_end,
                             .run = cuda_run,

@@ -28,11 +28,14 @@ enum {
     OCT_CUDA_ATTR_INTEGRATED = 18,
     OCT_CUDA_ATTR_MAJOR = 75,
     OCT_CUDA_ATTR_MINOR = 76,
+    OCT_CUDA_ATTR_SHARED = 97, /* of a block at most */
 
     OCT_CUDA_FUNC_MAX_DYNAMIC_SHARED = 8,
     OCT_CUDA_STREAM_NON_BLOCKING = 1,
     OCT_CUDA_EVENT_NO_TIMING = 2,
-    OCT_CUDA_HOST_PORTABLE = 1
+    OCT_CUDA_HOST_PORTABLE = 1,
+    OCT_CUDA_HOST_MAPPED = 2,
+    OCT_CUDA_WAIT_REACHED = 0 /* until the word is the value or beyond it */
 };
 
 typedef struct oct_cuda_api {

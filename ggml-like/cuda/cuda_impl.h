@@ -37,6 +37,7 @@ typedef struct oct_cuda {
     bool inputs_pinned;
     oct_cuda_address device;     /* the same there; then the counter of saturated values */
     uint64_t *saturated;         /* pinned: the counter as it was when the last run ended */
+    uint32_t *gate, turn;        /* pinned, behind it: the stream waits for its turn, see hold */
     uint64_t seen;               /* of it, told to caches */
     int32_t *row_of;             /* [n_seqs] a sequence's row of the table in a run, -1: none */
     oct_cuda_streamer *streamer; /* NULL: nothing is streamed */

@@ -71,8 +71,9 @@ OCT_DEVICE void gemm_fetch_q4(const oct_cuda_linear_args &a, gemm_pieces *p)
     const int n = ((int)a.group_quads + Q4_STEP_QUADS - 1) / Q4_STEP_QUADS;
     p->raw = {};
     if (p->quads && p->at.group < a.unit_groups)
-        p->raw = q4_fetch(p->w + p->at.group * a.group_bytes, a.q4_groups, n,
-                          p->at.quad / Q4_STEP_QUADS, pair, t);
+        p->raw = q4_fetch(q4_place_of(p->w + p->at.group * a.group_bytes, a.q4_groups, n,
+                                      (uint32_t)p->at.quad / Q4_STEP_QUADS, pair, t),
+                          a.q4_groups, 0, 0);
 }
 
 /* Puts them where gemm_stage expects those of q8. */

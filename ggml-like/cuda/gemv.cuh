@@ -78,24 +78,25 @@ OCT_DEVICE void gemv_step(const uint8_t *w, int q, int n, const unsigned char *d
     }
 }
 
-/* Two steps of 4-bit weights, those that there are of n, times the digits of R rows, in half a
+/* STEPS steps of 4-bit weights, those that there are of n, times the digits of R rows, in half a
  * panel: channel 32 half + lane / 4 + 8 c is acc's c. */
-template <int R, int DIGITS>
+template <int R, int DIGITS, int STEPS>
 OCT_DEVICE void gemv_steps_q4(const uint8_t *group, int groups, int step, int n, int half,
                               const uint4 *tables, const unsigned char *digits, const uint32_t *x,
                               uint32_t plane, int32_t (*acc)[DIGITS][4])
 {
     const int pair = 16 * half + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    q4_raw raw[GEMV_STEPS][2] = {};
+    const q4_place at = q4_place_of(group, groups, n, step, pair, t);
+    q4_raw raw[STEPS][2] = {};
     OCT_UNROLL
-    for (int i = 0; i < GEMV_STEPS; i++) {
+    for (int i = 0; i < STEPS; i++) {
         OCT_UNROLL
         for (int p = 0; p < 2; p++)
             if (step + i < n)
-                raw[i][p] = q4_fetch(group, groups, n, step + i, pair + 8 * p, t);
+                raw[i][p] = q4_fetch(at, groups, i, 8 * p);
     }
     OCT_UNROLL
-    for (int i = 0; i < GEMV_STEPS; i++) {
+    for (int i = 0; i < STEPS; i++) {
         uint32_t w[4][4]; /* [channel][quad] */
         if (step + i >= n)
             return;
@@ -117,30 +118,38 @@ OCT_DEVICE void gemv_steps_q4(const uint8_t *group, int groups, int step, int n,
     }
 }
 
-/* Adds a warp's sums to those of the block: sums [R][64] in shared memory. half: of 4-bit weights. */
+/* Adds a warp's sums to those of the block: sums [R][64] in shared memory. Of 4-bit weights four
+ * lanes have sums of the same four channels, of which each comes to have one. half: of a panel. */
 template <int R, int DIGITS, bool Q4>
 OCT_DEVICE void gemv_flush(int32_t (*acc)[DIGITS][4], int half, int32_t *sums)
 {
     const int lane = threadIdx.x % 32;
+    const bool odd = lane % 2, upper = lane % 4 / 2;
     OCT_UNROLL
     for (int r = 0; r < R; r++) {
+        uint32_t sum[4];
         OCT_UNROLL
         for (int c = 0; c < 4; c++) {
-            uint32_t sum = (uint32_t)acc[r][0][c];
+            sum[c] = (uint32_t)acc[r][0][c];
             if (DIGITS == 2)
-                sum = sum * 256u + (uint32_t)acc[r][DIGITS - 1][c];
-            if (Q4) {
-                sum += OCT_SHUFFLE_XOR(sum, 1);
-                sum += OCT_SHUFFLE_XOR(sum, 2);
-                if (lane % 4 == c)
-                    OCT_SHARED_ADD(sums + r * 64 + 32 * half + lane / 4 + 8 * c, (int32_t)sum);
-            } else {
-                sum += OCT_SHUFFLE_XOR(sum, 16);
-                if (lane < 16)
-                    OCT_SHARED_ADD(sums + r * 64 + 4 * lane + c, (int32_t)sum);
-            }
+                sum[c] = sum[c] * 256u + (uint32_t)acc[r][DIGITS - 1][c];
             for (int d = 0; d < DIGITS; d++)
                 acc[r][d][c] = 0;
+        }
+        if (Q4) {
+            OCT_UNROLL
+            for (int c = 0; c < 4; c += 2)
+                sum[c] =
+                    (odd ? sum[c + 1] : sum[c]) + OCT_SHUFFLE_XOR(odd ? sum[c] : sum[c + 1], 1);
+            sum[0] = (upper ? sum[2] : sum[0]) + OCT_SHUFFLE_XOR(upper ? sum[0] : sum[2], 2);
+            OCT_SHARED_ADD(sums + r * 64 + 32 * half + lane / 4 + lane % 4 * 8, (int32_t)sum[0]);
+        } else {
+            OCT_UNROLL
+            for (int c = 0; c < 4; c++) {
+                sum[c] += OCT_SHUFFLE_XOR(sum[c], 16);
+                if (lane < 16)
+                    OCT_SHARED_ADD(sums + r * 64 + 4 * lane + c, (int32_t)sum[c]);
+            }
         }
     }
 }
@@ -151,9 +160,10 @@ template <int R, int DIGITS, bool Q4>
 OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, int first_group,
                           int item0, int n, const uint32_t *x, const uint4 *tables, int32_t *sums)
 {
-    enum { HALVES = Q4 ? 2 : 1 };
+    enum { HALVES = Q4 ? 2 : 1, AHEAD = R < 8 ? GEMV_STEPS : 1 };
     const oct_act_layout &l = a.act;
-    const int block_quads = (int)l.block / OCT_QUAD, each = block_quads / GEMV_CHUNK;
+    constexpr int block_quads = (DIGITS == 2 ? OCT_ACT_BLOCK : OCT_ACT_BLOCK_I8) / OCT_QUAD;
+    constexpr int each = block_quads / GEMV_CHUNK;
     const int group_blocks = (int)l.group_blocks, group_quads = (int)a.group_quads;
     const uint32_t plane = (uint32_t)(l.n_groups * l.group_pad);
     const int warps = GEMV_THREADS(R) / 32;
@@ -170,8 +180,10 @@ OCT_DEVICE void gemv_sums(const oct_cuda_linear_args &a, const uint8_t *panel, i
         if (Q4) {
             const int first = (q0 + c % each * GEMV_CHUNK) / Q4_STEP_QUADS;
             const int n_steps = (group_quads + Q4_STEP_QUADS - 1) / Q4_STEP_QUADS;
-            gemv_steps_q4<R, DIGITS>(w, a.q4_groups, first, n_steps, half, tables, digits, x, plane,
-                                     acc);
+            OCT_UNROLL_BY(1)
+            for (int i = 0; i < GEMV_STEPS; i += AHEAD)
+                gemv_steps_q4<R, DIGITS, AHEAD>(w, a.q4_groups, first + i, n_steps, half, tables,
+                                                digits, x, plane, acc);
         } else {
             w += (uint32_t)q0 * 256 + lane % 16 * 16;
             OCT_UNROLL_BY(2)
@@ -283,7 +295,7 @@ GEMV_ENTRY(gemv_2, 2, 3, false)
 GEMV_ENTRY(gemv_4, 4, 2, false)
 GEMV_ENTRY(gemv_8, 8, 2, false)
 GEMV_ENTRY(gemv_q4_1, 1, 3, true)
-GEMV_ENTRY(gemv_q4_2, 2, 3, true)
+GEMV_ENTRY(gemv_q4_2, 2, 2, true)
 GEMV_ENTRY(gemv_q4_4, 4, 2, true)
 GEMV_ENTRY(gemv_q4_8, 8, 2, true)
 

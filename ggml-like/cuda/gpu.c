@@ -45,6 +45,8 @@ static int read_gpu(const oct_cuda_api *api, int i, oct_gpu *g)
         result = api->device_attribute(&g->minor, OCT_CUDA_ATTR_MINOR, device);
     if (result == 0)
         result = api->device_attribute(&g->n_sms, OCT_CUDA_ATTR_SMS, device);
+    if (result == 0)
+        result = api->device_attribute(&g->shared, OCT_CUDA_ATTR_SHARED, device);
     if (result != 0)
         return result;
     if (g->major * 10 + g->minor < MIN_MAJOR * 10 + MIN_MINOR) {

@@ -49,7 +49,7 @@
     ENTRY(gemv_8, linear, 192, 2)            \
     ENTRY(gemm, linear, 384, 1)              \
     ENTRY(gemv_q4_1, linear, 256, 3)         \
-    ENTRY(gemv_q4_2, linear, 256, 3)         \
+    ENTRY(gemv_q4_2, linear, 256, 2)         \
     ENTRY(gemv_q4_4, linear, 256, 2)         \
     ENTRY(gemv_q4_8, linear, 192, 2)         \
     ENTRY(gemm_q4, linear, 384, 1)           \
@@ -299,9 +299,8 @@ enum {
     OCT_CUDA_ROW_TILE = 4,    /* rows that share keys and values, where attention is whole */
     OCT_CUDA_KEY_DIMS = 16,   /* of keys in shared memory, twice */
     OCT_CUDA_QUERY_GROUPS = 4,
-    OCT_CUDA_KV_PAGE = 128,    /* OCT_KV_PAGE, OCT_ATTN_BLOCK */
-    OCT_CUDA_KV_LANES = 16,    /* OCT_KV_LANES */
-    OCT_CUDA_MAX_WIDTH = 16000 /* of a row that is normed */
+    OCT_CUDA_KV_PAGE = 128, /* OCT_KV_PAGE, OCT_ATTN_BLOCK */
+    OCT_CUDA_KV_LANES = 16  /* OCT_KV_LANES */
 };
 
 OCT_CUDA_PURE int64_t oct_cuda_div_up(int64_t n, int64_t by)

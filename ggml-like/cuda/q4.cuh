@@ -23,17 +23,32 @@ OCT_DEVICE void q4_bring_tables(uint4 *tables)
         OCT_PUT(tables + i, oct_load16(OCT_Q4_TABLE + i));
 }
 
-/* Inputs 16 t .. 16 t + 15 (t: 0..3) of a step of a panel's group, which has n_steps in all. */
-OCT_DEVICE q4_raw q4_fetch(const uint8_t *group, int groups, int n_steps, int step, int pair, int t)
+/* Where a lane's inputs are, 16 t .. 16 t + 15 (t: 0..3) of a step of a pair; the strip's other
+ * steps and the panel's other pairs are so many bytes apart. */
+typedef struct q4_place {
+    const uint8_t *nibbles, *index; /* of the first channel */
+    uint32_t pair_nibbles, channel_index;
+} q4_place;
+
+/* In a panel's group, which has n_steps in all; groups: indices of a step. */
+OCT_DEVICE q4_place q4_place_of(const uint8_t *group, uint32_t groups, uint32_t n_steps,
+                                uint32_t step, uint32_t pair, uint32_t t)
 {
-    const int strip = step / Q4_STRIP_STEPS * Q4_STRIP_STEPS, s = step - strip;
-    const int n = n_steps - strip < Q4_STRIP_STEPS ? n_steps - strip : Q4_STRIP_STEPS;
-    const uint8_t *at = group + strip * OCT_PANEL * (groups + OCT_Q4_STEP / 2);
-    const uint8_t *index = at + 2 * pair * n * groups + s * groups + t * groups / 4;
+    const uint32_t s = step % Q4_STRIP_STEPS, strip = step - s;
+    const uint32_t n = n_steps - strip < Q4_STRIP_STEPS ? n_steps - strip : Q4_STRIP_STEPS;
+    const uint8_t *at = group + strip * (OCT_PANEL * (groups + OCT_Q4_STEP / 2));
+    return {at + OCT_PANEL * n * groups + (pair * n + s) * OCT_Q4_STEP + 16 * t,
+            at + (2 * pair * n + s) * groups + t * groups / 4, n * OCT_Q4_STEP, n * groups};
+}
+
+/* The same inputs of the step that is `step` further on, of the pair that is `pair` further on. */
+OCT_DEVICE q4_raw q4_fetch(const q4_place &p, uint32_t groups, uint32_t step, uint32_t pair)
+{
+    const uint8_t *index = p.index + step * groups + 2 * pair * p.channel_index;
     q4_raw raw;
-    raw.nibbles = oct_stream16(at + OCT_PANEL * n * groups + (pair * n + s) * OCT_Q4_STEP + 16 * t);
+    raw.nibbles = oct_stream16(p.nibbles + step * OCT_Q4_STEP + pair * p.pair_nibbles);
     raw.first = index[0];
-    raw.second = index[n * groups];
+    raw.second = index[p.channel_index];
     return raw;
 }
 
