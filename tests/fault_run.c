@@ -163,7 +163,8 @@ static const char *judge(const result *r, const result *plain, bool is_short)
         return "an exit code that is neither 0 nor 1";
     if (!strstr(r->err, "octet: "))
         return "no message";
-    if (r->file && strstr(r->err, "is complete, but")) /* the folder was not synced */
+    if (r->file && (strstr(r->err, "is complete, but") /* the folder was not synced */ ||
+                    strstr(r->err, "cannot write to standard output"))) /* what is said of it */
         return same(r->file, r->n_file, plain->file, plain->n_file) ? NULL : "another file";
     return r->file ? "a file in spite of exit code 1" : NULL;
 }
