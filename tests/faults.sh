@@ -100,6 +100,8 @@ cut logits "fallocate 1" logits -m cut.gguf --ids ids -o out.npy
 cut slice "fallocate 1" slice -m cut.gguf --rank 0/2 -o out.gguf
 cut slice "pwrite 3" slice -m cut.gguf --rank 0/2 -o out.gguf
 cut export "pwrite 9" export --q8_0 cut.gguf -o out.gguf
+cut quantize "pwrite 2" quantize cut.gguf -o out.gguf
+cut quantize "thread 1" quantize cut.gguf -o out.gguf --calibrate text --least 1 --window 16
 cut run "thread 1" run -m cut.gguf -p And -n 3 -t 2
 
 # File systems that cannot map shared (ENODEV), and those that cannot map files at all.
