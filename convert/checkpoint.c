@@ -216,14 +216,7 @@ static void open_leaf(const char *dir, oct_ckpt_leaf *f, oct_lines *problems)
         oct_lines_add(problems, "%s: the file is empty", f->file);
         goto done;
     }
-    uint64_t hole, hole_bytes;
-    if (oct_file_hole(fd, (uint64_t)st.st_size, &hole, &hole_bytes))
-        oct_lines_add(
-            problems,
-            "%s: %" PRIu64 " of its %lld bytes, the first at %" PRIu64 ", are a hole: zeros "
-            "that were never written; was its download finished? (If the zeros are meant, "
-            "make a copy with cp --sparse=never)",
-            f->file, hole_bytes, (long long)st.st_size, hole);
+    oct_hole_tell(fd, f->file, (uint64_t)st.st_size, problems);
     /* For as long as the few pages of opcodes are read: payloads are not, see source_xai.c. */
     size_t n = (size_t)st.st_size;
     void *p = oct_file_map(NULL, n, fd, 0, READ_MAX);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "source.h"
+#include "zeros.h"
 
 #define INDEX "model.safetensors.index.json"
 #define END ".safetensors"
@@ -252,6 +253,7 @@ static void open_shard(const oct_hub *h, oct_hub_shard *s, oct_lines *problems)
     else if (oct_safetensors_read(s->file, fd, (uint64_t)st.st_size, &s->content, &err) != OCT_OK)
         oct_lines_add(problems, "%s", err.text);
     else {
+        oct_hole_tell(fd, s->file, (uint64_t)st.st_size, problems);
         s->n = (uint64_t)st.st_size;
         s->device = st.st_dev;
         s->inode = st.st_ino;

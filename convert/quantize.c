@@ -380,7 +380,7 @@ static oct_status quantize(job *j, oct_error *err)
 
 oct_status oct_quantize(const oct_quantize_params *p, oct_quantize_report *report, oct_error *err)
 {
-    job j = {.p = p, .report = report, .model = p->model, .out = {.fd = -1}};
+    job j = {.p = p, .report = report, .model = p->model, .out = {.fd = -1, .from = p->model_path}};
     *report = (oct_quantize_report){0};
     oct_status s = quantize(&j, err);
     oct_output_close(&j.out);

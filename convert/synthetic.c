@@ -50,16 +50,18 @@ static void tell(const job *j, oct_convert_phase phase)
                                                j->out.temp});
 }
 
+static oct_status put(const job *j, const void *data, size_t n, uint64_t at, oct_error *err)
+{
+    static char memory[] = "a model in memory";
+    oct_output o = j->out;
+    o.temp = o.temp ? o.temp : memory;
+    return oct_output_write(&o, data, n, at, err);
+}
+
 static oct_status emit(job *j, uint64_t at, size_t n, oct_error *err)
 {
     XXH3_64bits_update(j->hash, j->chunk, n);
-    for (size_t put = 0; put < n;) {
-        ssize_t got = pwrite(j->out.fd, j->chunk + put, n - put, (off_t)(at + put));
-        if (got < 0 && errno != EINTR)
-            return oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write %zu bytes: %s", n,
-                            strerror(errno));
-        put += got > 0 ? (size_t)got : 0;
-    }
+    OCT_TRY(put(j, j->chunk, n, at, err));
     j->done += n;
     tell(j, OCT_CONVERT_WRITE);
     if (oct_cancelled(j->p->cancel))
@@ -207,12 +209,9 @@ static oct_status write_header(job *j, size_t *n, oct_error *err)
 {
     void *header = NULL;
     OCT_TRY(oct_new_header(&j->config, j->tensors, j->sums, j->n, j->offsets, &header, n, err));
-    ssize_t put = pwrite(j->out.fd, header, *n, 0);
+    oct_status s = put(j, header, *n, 0, err);
     free(header);
-    return put == (ssize_t)*n
-               ? OCT_OK
-               : oct_fail(err, OCT_ERR_IO, "synthetic model: cannot write the header: %s",
-                          put < 0 ? strerror(errno) : "short write");
+    return s;
 }
 
 static oct_status write_all(job *j, const oct_grok_tensor *list, oct_error *err)

@@ -8,11 +8,12 @@
 
 enum {
     CHUNK = 512, /* a run of so many zero bytes is no chance */
-    TOLD = 4096, /* so many are worth a line */
+    TOLD = 3072, /* so many are worth a line: of a page that lies anyhow more are whole chunks */
     PLACES = 64  /* matrices that are told of one by one */
 };
 
-bool oct_file_hole(int fd, uint64_t n, uint64_t *at, uint64_t *bytes)
+/* *at, *bytes: the first hole, and the size of all. File systems that know of none say so: false. */
+static bool has_hole(int fd, uint64_t n, uint64_t *at, uint64_t *bytes)
 {
     off_t hole = lseek(fd, 0, SEEK_HOLE);
     *bytes = 0;
@@ -26,6 +27,17 @@ bool oct_file_hole(int fd, uint64_t n, uint64_t *at, uint64_t *bytes)
         hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
     }
     return *bytes > 0;
+}
+
+void oct_hole_tell(int fd, const char *file, uint64_t n, oct_lines *problems)
+{
+    uint64_t at, bytes;
+    if (has_hole(fd, n, &at, &bytes))
+        oct_lines_add(problems,
+                      "%s: %" PRIu64 " of its %" PRIu64 " bytes, the first at %" PRIu64
+                      ", are a hole: zeros that were never written; was its download finished? (If "
+                      "the zeros are meant, make a copy with cp --sparse=never)",
+                      file, bytes, n, at);
 }
 
 typedef struct place {

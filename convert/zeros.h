@@ -6,9 +6,8 @@
 
 #include "source.h"
 
-/* Whether a file of n bytes has a hole, which nobody has written to. *at, *bytes: the first one,
- * and the size of all. File systems that know of none say so: false. */
-bool oct_file_hole(int fd, uint64_t n, uint64_t *at, uint64_t *bytes);
+/* A line if a file of n bytes has holes, which nobody has written to. */
+void oct_hole_tell(int fd, const char *file, uint64_t n, oct_lines *problems);
 
 typedef struct oct_zeros oct_zeros;
 oct_zeros *oct_zeros_new(void);    /* NULL: no memory */

@@ -22,6 +22,37 @@ try()
     shift
     "$fault_run" "$shim" "$most" "$name" "$octet" "$@" || fails=1
 }
+# serve: two requests, one after the other, then SIGTERM; what is answered. A server that says that it listens
+# may refuse or end a request, and goes on.
+cat >serve <<'END'
+"$0" serve -m "$1" --port 0 -c 64 --parallel 2 -t 2 2>../serve-err &
+pid=$!
+while ! grep -q 'listening at' ../serve-err; do
+    kill -0 $pid 2>/dev/null || { cat ../serve-err >&2; wait $pid; exit; }
+    if [ $((++looks)) = 500 ]; then # its line could not be written
+        kill -TERM $pid
+        wait $pid
+        echo "octet: does not say that it listens" >&2
+        exit 1
+    fi
+    sleep 0.02
+done
+port=$(sed -n 's/.*listening at .*:\([0-9]*\)$/\1/p' ../serve-err)
+ask='{"prompt": "In the", "max_tokens": 3, "temperature": 0}'
+for i in 1 2; do
+    exec 3<>"/dev/tcp/127.0.0.1/$port" || break
+    printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' \
+        ${#ask} "$ask" >&3
+    timeout 20 grep -o '"text": *"[^"]*"\|"message": *"[^"]*"' <&3 >../answer || echo "no answer to request $i" >../answer
+    exec 3>&-
+done
+kill -TERM $pid
+wait $pid
+code=$?
+cat ../serve-err >&2
+[ $code = 143 ] || exit $code
+cat ../answer
+END
 try info info -m "$odd"
 try verify info --verify -m "$odd"
 try run run -m "$model" -p "In the" -n 3 --temp 0 -t 2
@@ -31,6 +62,25 @@ try logits logits -m "$odd" --ids "$work/ids" -o out -t 2
 try convert convert "$OCT_TEST_DATA/models/odd" -o out --no-tokenizer -t 2
 try slice slice -m "$odd" --rank 0/2 -o out
 try export export --q8_0 "$model" -o out
+try lossy export --q8_0 --lossy "$model" -o out
+try quantize quantize "$odd" -o out -t 2
+try tokenize tokenize -m "$model" -f "$work/text"
+try text tokenize -m "$model" --ids "$work/ids"
+try plan plan "$OCT_TEST_TINY/config.json" --memory 1G --read 10 --ops 1
+[ "$most" = all ] || most=1
+try calibrate quantize "$model" -o out --layers 0-4=q8 --calibrate "$work/text" --least 1 --window 16 -t 2
+try prompts run -m "$model" --prompts "$work/text" --batch 2 -n 2 --temp 0 -t 2
+# try_in NAME SCRIPT [ARG ...]: of bash; its $0 is octet.
+try_in()
+{
+    local name=$1 script=$2
+    shift 2
+    "$fault_run" "$shim" "$most" "$name" /bin/bash -c "$script" "$octet" "$@" || fails=1
+}
+try_in bench '"$0" bench -m "$1" -t 1 -p 4 -n 1 -r 1 >/dev/null' "$odd"
+try_in talk 'printf "In\n/reset\nAnd\n\n" | "$0" run -m "$1" -i -n 2 --temp 0 -t 2' "$model"
+try_in save 'printf "/save out\n/load out\n/quit\n" | "$0" run -m "$1" -i -p In -n 2 --temp 0 -t 2 && [ -e out ]' "$model"
+try_in serve "$(cat serve)" "$model"
 
 # Files that fail while they are mapped: a line with their name, nothing left.
 cut()
@@ -50,6 +100,8 @@ cut logits "fallocate 1" logits -m cut.gguf --ids ids -o out.npy
 cut slice "fallocate 1" slice -m cut.gguf --rank 0/2 -o out.gguf
 cut slice "pwrite 3" slice -m cut.gguf --rank 0/2 -o out.gguf
 cut export "pwrite 9" export --q8_0 cut.gguf -o out.gguf
+cut quantize "pwrite 2" quantize cut.gguf -o out.gguf
+cut quantize "thread 1" quantize cut.gguf -o out.gguf --calibrate text --least 1 --window 16
 cut run "thread 1" run -m cut.gguf -p And -n 3 -t 2
 
 # File systems that cannot map shared (ENODEV), and those that cannot map files at all.

@@ -28,8 +28,8 @@ outcome_of()
     fi
     (cd "$top/build/tests" && CMOCKA_TEST_FILTER= timeout -k 5 $limit "./$1") >"$top/log" 2>&1
     code=$?
-    failed=$(sed -n 's/^\[  FAILED  \] \([a-z0-9_]*\).*/\1/p' "$top/log" | sort -u)
-    running=$(sed -n 's/^\[ RUN      \] \([a-z0-9_]*\).*/\1/p' "$top/log" | tail -n 1)
+    failed=$(sed -n 's/^\[  FAILED  \] \([a-z][a-z0-9_]*\).*/\1/p' "$top/log" | sort -u)
+    running=$(sed -n 's/^\[ RUN      \] \([a-z][a-z0-9_]*\).*/\1/p' "$top/log" | tail -n 1)
     if [ $code = 0 ]; then
         outcome="passed"
     elif [ -n "$failed" ] && { [ "${2:--}" = - ] || grep -qx "$2" <<<"$failed"; }; then

@@ -357,7 +357,7 @@ static void test_zeros(void **state)
         assert_int_equal(stat(rig_file(&d, file, path), &st), 0);
         bool large = st.st_size > 40000;
         if (large)
-            zero(&d, file, 16384, 8192, false);
+            zero(&d, file, 16384, 4096, false);
         assert_int_equal(rig_convert(&d, &r, &err), OCT_OK);
         assert_true(warned(&r, "zero") == large);
         assert_true(!large || warned(&r, strrchr(path, '/') + 1));

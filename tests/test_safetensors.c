@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <fcntl.h>
 
 #include <unistd.h>
 
@@ -461,6 +462,10 @@ static void test_unfinished(void **state)
     refused(&f, f.hub, second, "download of this file is not finished");
     take_away(&f, "model-00002-of-00003.safetensors.aria2");
     rig_map m = load(path);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 8192, 4096), 0);
+    close(fd);
+    refused(&f, f.hub, second, "the first at 8192, are a hole");
     rig_write_file(path, m.data, m.n - 1);
     refused(&f, f.hub, second, "an unfinished download");
     rig_write_file(path, m.data, 100);

@@ -154,10 +154,14 @@ static oct_status all_alternatives(oct_plan_job *j, oct_error *err)
     for (int i = 0; oct_weight_type_name(i); i++) {
         oct_outline o;
         oct_error why = {0};
-        if (strcmp(oct_weight_type_name(i), j->outline.experts) == 0 ||
-            oct_outline_open(j->what, oct_weight_type_name(i), &o, &why) != OCT_OK)
+        if (strcmp(oct_weight_type_name(i), j->outline.experts) == 0)
+            continue;
+        oct_status s = oct_outline_open(j->what, oct_weight_type_name(i), &o, &why);
+        if (s == OCT_ERR_UNSUPPORTED)
             continue; /* these matrices cannot have it */
-        oct_status s = alternatives(j, &o, true, err);
+        if (s != OCT_OK)
+            return oct_fail(err, s, "%s", why.text);
+        s = alternatives(j, &o, true, err);
         oct_outline_close(&o);
         OCT_TRY(s);
     }
