@@ -144,5 +144,8 @@ on memory=13M "$octet" run -m "$models/tiny-grok.gguf" -c 64 --dry-run >"$work/o
 grep -qE "^GPU 0 .Fake GPU 0.: $some" "$work/out" || bad "--dry-run says: $(cat "$work/out")"
 on memory=1G,devices=2 "$octet" info >"$work/out" || bad "info"
 grep -qE '^  1 +Fake GPU 1, compute capability 8.9' "$work/out" || bad "info says: $(cat "$work/out")"
+on memory=20M,devices=2 "$octet" bench -m "$models/dense.gguf" -t 1 -p 0 -n 1 -r 1 --format json >"$work/out" || bad "bench"
+[ "$(grep -cE '"(read_gb_per_second|int8_tops|link_gb_per_second)": [0-9.e-]*[1-9]' "$work/out")" = 6 ] ||
+    bad "bench says of GPUs: $(grep -A 12 '"gpus"' "$work/out")"
 [ $fails = 0 ] && say "$n times the same bits"
 exit $fails

@@ -288,8 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),    cmocka_unit_test(test_divisions),
         cmocka_unit_test(test_two),       cmocka_unit_test(test_failing),
-        cmocka_unit_test(test_hand_over),
-        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_hand_over), cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

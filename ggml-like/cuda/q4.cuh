@@ -35,7 +35,8 @@ OCT_DEVICE q4_place q4_place_of(const uint8_t *group, uint32_t groups, uint32_t 
                                 uint32_t step, uint32_t pair, uint32_t t)
 {
     const uint32_t s = step % Q4_STRIP_STEPS, strip = step - s;
-    const uint32_t n = n_steps - strip < Q4_STRIP_STEPS ? n_steps - strip : Q4_STRIP_STEPS;
+    const uint32_t left = n_steps - strip,
+                   n = left < Q4_STRIP_STEPS ? left : (uint32_t)Q4_STRIP_STEPS;
     const uint8_t *at = group + strip * (OCT_PANEL * (groups + OCT_Q4_STEP / 2));
     return {at + OCT_PANEL * n * groups + (pair * n + s) * OCT_Q4_STEP + 16 * t,
             at + (2 * pair * n + s) * groups + t * groups / 4, n * OCT_Q4_STEP, n * groups};
