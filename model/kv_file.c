@@ -142,6 +142,8 @@ oct_status oct_kv_file_read(int fd, const char *path, const oct_kv_kind *want, u
     *f = (oct_kv_file){.fd = fd, .path = path};
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         return oct_fail(err, OCT_ERR_IO, "%s: is not a regular file", path);
+    if ((st.st_uid != geteuid() && geteuid() != 0) || (st.st_mode & (S_IWGRP | S_IWOTH)))
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: other users can write to it", path);
     OCT_TRY(read_at(fd, path, &head, sizeof head, 0, err));
     if (memcmp(head.magic, magic, sizeof magic) != 0)
         return oct_fail(err, OCT_ERR_FORMAT, "%s: holds no keys and values of octet", path);

@@ -55,7 +55,8 @@ typedef struct oct_kv_file {
 } oct_kv_file;
 
 /* Reads and checks all but the pages: a file that is damaged, not of this format, of another kind
- * or not as long as it says is an error that names what differs; OCT_ERR_MEMORY. n_vocab: ids are
+ * or not as long as it says is an error that names what differs, as is one that others can write
+ * to: checksums are no signatures; OCT_ERR_MEMORY. n_vocab: ids are
  * below. Free with oct_kv_file_free in any case. */
 OCT_MUST_CHECK oct_status oct_kv_file_read(int fd, const char *path, const oct_kv_kind *want,
                                            uint64_t page_bytes, int64_t n_vocab, oct_kv_file *f,

@@ -210,14 +210,14 @@ static void test_kinds(void **state)
 {
     (void)state;
     static float want[N_TEXTS * V];
-    for (int kv = OCT_KV_F16; kv <= OCT_KV_F32; kv++)
-        for (int act = OCT_ACT_I16; act <= OCT_ACT_I8; act++) {
-            const oct_session_params p = {.kv = (oct_kv_type)kv, .act = (oct_act)act};
-            char what[64];
-            snprintf(what, sizeof what, "kv %d, act %d", kv, act);
-            want_logits(&p, want);
-            pass_on(&p, NULL, &p, NULL, want, what);
-        }
+    for (int kv = OCT_KV_F16; kv <= OCT_KV_F32; kv++) {
+        const int act = kv == OCT_KV_BF16 ? OCT_ACT_I8 : OCT_ACT_I16;
+        const oct_session_params p = {.kv = (oct_kv_type)kv, .act = (oct_act)act};
+        char what[64];
+        snprintf(what, sizeof what, "kv %d, act %d", kv, act);
+        want_logits(&p, want);
+        pass_on(&p, NULL, &p, NULL, want, what);
+    }
 }
 
 static void test_domains(void **state)
@@ -302,7 +302,7 @@ static void test_random(void **state)
     (void)state;
     static float got[V];
     rig_rng rng = {11};
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < 4; round++) {
         int32_t t[CTX];
         struct {
             int64_t at, common, n;
@@ -537,6 +537,9 @@ static void test_foreign(void **state)
     refused_by(model, &(oct_session_params){.kv = OCT_KV_BF16}, "KV type: 0, expected 1");
     refused_by(model, &(oct_session_params){.act = OCT_ACT_I8}, "activations: 0, expected 1");
     refused_by(model, &(oct_session_params){.isa = "ref"}, "order of sums: 0, expected 1");
+    assert_int_equal(chmod(file, 0620), 0);
+    refused_by(model, &plain, "other users can write to it");
+    assert_int_equal(chmod(file, 0600), 0);
     size_t n;
     unsigned char *bytes = read_file(&n);
     oct_kv_file_head *head = (void *)bytes;
@@ -661,7 +664,7 @@ static void test_ranks(void **state)
     char name[2][192];
     want_logits(&(oct_session_params){0}, want);
     for (int n = 2; n <= 4; n *= 2)
-        for (int by = 0; by < OCT_SHARD_LAYOUTS; by++) {
+        for (int by = 0; by < (n == 2 ? OCT_SHARD_LAYOUTS : 1); by++) {
             free(on_ranks(n, (oct_shard_layout)by, lead_save));
             check_ranks(n, (oct_shard_layout)by, want, "");
             /* Rank 1 has what rank 0 saved, then nothing. */

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fuzz.h"
@@ -80,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         file[(size_t)(data[6] << 8 | data[7]) % all] ^= data[8];
     const size_t length = data[5] & 2 ? (size_t)(data[9] << 8 | data[10]) % (all + 2) : all;
     const int fd = memfd_create("kv", MFD_CLOEXEC);
-    if (fd < 0 || pwrite(fd, file, length, 0) != (ssize_t)length)
+    if (fd < 0 || fchmod(fd, 0600) != 0 || pwrite(fd, file, length, 0) != (ssize_t)length)
         abort();
     use(fd, &want);
     close(fd);
