@@ -299,8 +299,10 @@ static oct_status quantise_part(const oct_new_tensor *t, const oct_piece *p, con
 static void next_slice(const oct_weight_layout *l, oct_weight_source *src)
 {
     for (int k = 0; k < l->n_parts; k++) {
-        src[k].w += src[k].w ? l->part_out[k] : 0;
-        src[k].scales += src[k].scales ? l->part_out[k] : 0;
+        if (src[k].w)
+            src[k].w += l->part_out[k];
+        if (src[k].scales)
+            src[k].scales += l->part_out[k];
     }
 }
 

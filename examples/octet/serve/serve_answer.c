@@ -243,6 +243,7 @@ static void on_read(oct_serve_job *job)
 {
     oct_serve_answer *a = (oct_serve_answer *)job;
     a->reading = false;
+    a->server->n_in -= a->n_body;
     if (a->req) {
         if (a->fault.status || (!a->errand && !check_ready(a->server, &a->fault))) {
             fail(a, &a->fault);
@@ -293,6 +294,7 @@ void oct_serve_answer_begin(oct_serve_server *s, struct evhttp_request *req,
         return;
     }
     a->reading = true;
+    s->n_in += a->n_body;
     oct_serve_worker_post(&s->worker, &a->job);
 }
 

@@ -24,7 +24,7 @@
  * answers however many clients there are. */
 enum { BACKLOG = 256, EXTRA = 32, HEADERS_MAX = 32 << 10, PIPELINED_MAX = 64 << 10 };
 enum { SEND_BUFFER = 64 << 10 }; /* of the system, for a connection: it would take megabytes */
-static const size_t IN_MAX = 64 << 20; /* unread bytes of all connections */
+static const size_t IN_MAX = 64 << 20; /* bytes of requests, beside one of the longest */
 static const double IDLE_SECONDS = 75, TICK = 0.1;
 
 void oct_serve_log(const char *fmt, ...)
@@ -54,23 +54,46 @@ static void shut(oct_serve_conn *c)
     const evutil_socket_t fd = bufferevent_getfd(c->bev);
     if (fd >= 0)
         shutdown(fd, SHUT_RDWR);
-    c->server->metrics.n_evicted++;
+    if (!c->shut) {
+        c->server->metrics.n_evicted++;
+        c->server->n_shut++;
+    }
+    c->shut = true;
 }
 
 static void watch_input(struct evbuffer *in, const struct evbuffer_cb_info *info, void *conn)
 {
     oct_serve_conn *c = conn;
     oct_serve_server *s = c->server;
-    s->n_in += info->n_added;
-    s->n_in -= info->n_deleted < s->n_in ? info->n_deleted : s->n_in;
     if (info->n_added == 0)
         return;
+    c->n_in += info->n_added;
+    s->n_in += info->n_added;
     if (c->phase == OCT_SERVE_IDLE) {
         c->phase = OCT_SERVE_READING;
         c->since = oct_seconds();
     }
-    if (s->n_in > IN_MAX || (c->phase == OCT_SERVE_BUSY && evbuffer_get_length(in) > PIPELINED_MAX))
+    if (s->n_in > IN_MAX + (size_t)s->config->body_max ||
+        (c->phase == OCT_SERVE_BUSY && evbuffer_get_length(in) > PIPELINED_MAX))
         shut(c);
+}
+
+/* Its request is complete: what has come of the next one is what it holds. */
+static void count_anew(oct_serve_conn *c)
+{
+    const size_t n = evbuffer_get_length(bufferevent_get_input(c->bev));
+    c->server->n_in -= c->n_in;
+    c->server->n_in += n;
+    c->n_in = n;
+}
+
+/* Something begins to wait for the reader, or it has taken something. */
+static void watch_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *conn)
+{
+    oct_serve_conn *c = conn;
+    (void)out;
+    if (c->phase == OCT_SERVE_BUSY && (info->orig_size == 0 || info->n_deleted > 0))
+        c->since = oct_seconds();
 }
 
 static void remove_conn(oct_serve_conn *c)
@@ -78,13 +101,14 @@ static void remove_conn(oct_serve_conn *c)
     oct_serve_server *s = c->server;
     oct_serve_conn **at = &s->conns;
     struct evbuffer *in = bufferevent_get_input(c->bev);
-    const size_t n = evbuffer_get_length(in);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
-    s->n_in -= n < s->n_in ? n : s->n_in;
+    s->n_in -= c->n_in;
     evbuffer_remove_cb(in, watch_input, c);
+    evbuffer_remove_cb(bufferevent_get_output(c->bev), watch_output, c);
     bufferevent_decref(c->bev);
+    s->n_shut -= c->shut;
     free(c);
     if (s->n_conns-- == s->config->connections_max + EXTRA && s->listener && !s->stopping)
         evconnlistener_enable(s->listener);
@@ -119,10 +143,16 @@ static void sweep(oct_serve_server *s)
         if (let_go(c)) {
             remove_conn(c);
         } else if (c->phase != OCT_SERVE_BUSY && now - c->since > limit) {
-            c->since = now;
             shut(c);
         }
     }
+}
+
+/* Whether it is waited for: for a request, or until its reader takes what there is. */
+static bool awaited(const oct_serve_conn *c)
+{
+    return !c->shut &&
+           (c->phase != OCT_SERVE_BUSY || evbuffer_get_length(bufferevent_get_output(c->bev)) > 0);
 }
 
 /* Closes the connection that has been waited for longest, an idle one before others. */
@@ -130,13 +160,11 @@ static void make_room(oct_serve_server *s)
 {
     oct_serve_conn *worst = NULL;
     for (oct_serve_conn *c = s->conns; c; c = c->next)
-        if (c->phase != OCT_SERVE_BUSY && (!worst || c->phase < worst->phase ||
-                                           (c->phase == worst->phase && c->since < worst->since)))
+        if (awaited(c) && (!worst || c->phase < worst->phase ||
+                           (c->phase == worst->phase && c->since < worst->since)))
             worst = c;
-    if (worst) {
-        worst->phase = OCT_SERVE_BUSY; /* not to be chosen again */
+    if (worst)
         shut(worst);
-    }
 }
 
 static struct bufferevent *new_connection(struct event_base *base, void *server)
@@ -147,7 +175,7 @@ static struct bufferevent *new_connection(struct event_base *base, void *server)
     oct_serve_conn *c = bev ? malloc(sizeof *c) : NULL;
     if (!c)
         return bev;
-    if (s->n_conns >= s->config->connections_max) {
+    if (s->n_conns - s->n_shut >= s->config->connections_max) {
         sweep(s);
         make_room(s);
     }
@@ -156,11 +184,12 @@ static struct bufferevent *new_connection(struct event_base *base, void *server)
                           .bev = bev,
                           .phase = OCT_SERVE_READING,
                           .since = oct_seconds(),
-                          .extra = s->n_conns >= s->config->connections_max};
+                          .extra = s->n_conns - s->n_shut >= s->config->connections_max};
     s->conns = c;
     bufferevent_incref(bev);
     bufferevent_set_timeouts(bev, NULL, &slow);
     evbuffer_add_cb(bufferevent_get_input(bev), watch_input, c);
+    evbuffer_add_cb(bufferevent_get_output(bev), watch_output, c);
     if (++s->n_conns == s->config->connections_max + EXTRA && s->listener)
         evconnlistener_disable(s->listener);
     return bev;
@@ -200,6 +229,7 @@ static void on_request(struct evhttp_request *req, void *server)
         return;
     }
     c->phase = OCT_SERVE_BUSY;
+    count_anew(c);
     evhttp_connection_set_closecb(evcon, on_close, c);
     evhttp_request_set_on_complete_cb(req, on_complete, c);
     bufferevent_getcb(c->bev, &in, &out, &event, &arg);
@@ -234,6 +264,8 @@ void oct_serve_reply(oct_serve_server *s, struct evhttp_request *req, int code, 
     if (body && !head)
         evbuffer_add(body, text, n);
     oct_serve_metrics_reply(&s->metrics, code);
+    (void)evbuffer_drain(evhttp_request_get_input_buffer(req),
+                         SIZE_MAX); /* its reader may be slow */
     evhttp_send_reply(req, code, NULL, body);
     if (body)
         evbuffer_free(body);

@@ -29,8 +29,10 @@ typedef struct oct_serve_conn {
     struct oct_serve_server *server;
     struct bufferevent *bev;
     oct_serve_phase phase;
-    double since;                    /* of the phase */
+    double since;                    /* of the phase; or when the reader last took something */
     bool extra;                      /* beyond the limit: only what is quick, and only once */
+    bool shut;                       /* evhttp will see its end */
+    size_t n_in;                     /* bytes that have come since the last whole request */
     struct oct_serve_answer *answer; /* NULL: none that has to know if the client leaves */
 } oct_serve_conn;
 
@@ -46,8 +48,8 @@ typedef struct oct_serve_server {
     struct event *notified, *tick;
     int notify; /* an eventfd */
     oct_serve_conn *conns;
-    int64_t n_conns;
-    size_t n_in; /* bytes that connections have sent and nobody has read */
+    int64_t n_conns, n_shut; /* n_shut: of these, those that evhttp is about to close */
+    size_t n_in; /* bytes that have come of requests, until they are read as JSON */
     struct oct_serve_answer *answers;
     int64_t n_answers;
     bool stopping; /* a signal came, or the engine failed */
