@@ -30,6 +30,7 @@ static const double TOLERANCE = 0.15;
 
 typedef struct letter {
     double there; /* when it can be read */
+    double per_byte;
     size_t bytes;
     void *data;
 } letter;
@@ -43,7 +44,8 @@ typedef struct mailbox {
 } mailbox;
 
 typedef struct slow_net {
-    oct_network speed; /* rank 0 sets it before it gives an order, which orders the accesses */
+    pthread_mutex_t lock;
+    oct_network speed; /* rank 0 sets it before it gives an order */
     mailbox box[RANKS][RANKS];
 } slow_net;
 
@@ -55,12 +57,23 @@ typedef struct slow_comm {
     double taken;  /* when all that was read has come in */
 } slow_comm;
 
+static oct_network speed_of(slow_net *net, const oct_network *set)
+{
+    pthread_mutex_lock(&net->lock);
+    if (set)
+        net->speed = *set;
+    const oct_network speed = net->speed;
+    pthread_mutex_unlock(&net->lock);
+    return speed;
+}
+
 static void send_to(slow_comm *c, int to, const void *data, size_t bytes)
 {
     mailbox *m = &c->net->box[c->base.rank][to];
     double start = fmax(oct_seconds() - c->late, c->leaves);
-    c->leaves = start + (double)bytes * c->net->speed.per_byte;
-    letter l = {c->leaves + c->net->speed.latency, bytes, malloc(bytes + 1)};
+    const oct_network speed = speed_of(c->net, NULL);
+    c->leaves = start + (double)bytes * speed.per_byte;
+    letter l = {c->leaves + speed.latency, speed.per_byte, bytes, malloc(bytes + 1)};
     memcpy(l.data, data, bytes);
     pthread_mutex_lock(&m->lock);
     if (m->n_sent - m->n_read == LETTERS)
@@ -94,7 +107,7 @@ static size_t receive_some(slow_comm *c, int from, void *data, size_t room)
         abort();
     memcpy(data, l.data, l.bytes);
     free(l.data);
-    l.there = fmax(l.there, c->taken + (double)l.bytes * c->net->speed.per_byte);
+    l.there = fmax(l.there, c->taken + (double)l.bytes * l.per_byte);
     c->taken = l.there;
     sleep_until(l.there);
     c->late = oct_seconds() - fmax(asked, l.there);
@@ -218,8 +231,8 @@ static oct_status decode(rank_job *j, oct_session *s)
         for (int slow = 0; slow < 2; slow++) {
             const oct_batch b = {.n = 1, .token = &text[i]};
             /* until the others have ended the token before, else it counts as part of this one */
-            sleep_until(j->comm.leaves + j->comm.net->speed.latency);
-            j->comm.net->speed = slow ? j->speed : (oct_network){0};
+            sleep_until(j->comm.leaves + speed_of(j->comm.net, NULL).latency);
+            speed_of(j->comm.net, slow ? &j->speed : &(oct_network){0});
             j->comm.late = 0;
             double start = oct_seconds();
             OCT_TRY(oct_eval(s, &b, j->logits[slow], &j->error));
@@ -265,6 +278,7 @@ static double measure(const oct_model *m, int size, oct_shard_layout by, const o
     double with[TOKENS], without[TOKENS];
     size_t row = (size_t)oct_model_get_info(m)->n_vocab * sizeof(float);
     memset(&net, 0, sizeof net);
+    pthread_mutex_init(&net.lock, NULL);
     for (int i = 0; i < RANKS * RANKS; i++) {
         pthread_mutex_init(&net.box[i / RANKS][i % RANKS].lock, NULL);
         pthread_cond_init(&net.box[i / RANKS][i % RANKS].filled, NULL);
@@ -296,6 +310,7 @@ static double measure(const oct_model *m, int size, oct_shard_layout by, const o
         free(j[r].logits[0]);
         free(j[r].logits[1]);
     }
+    pthread_mutex_destroy(&net.lock);
     for (int i = 0; i < RANKS * RANKS; i++) {
         pthread_mutex_destroy(&net.box[i / RANKS][i % RANKS].lock);
         pthread_cond_destroy(&net.box[i / RANKS][i % RANKS].filled);

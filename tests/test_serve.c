@@ -10,7 +10,6 @@
 #include "rig.h"
 #include "serve_api_rig.h"
 
-#define COMPLETE "/v1/completions"
 #define CHAT "/v1/chat/completions"
 #define GREEDY "'prompt':'In the beginning','temperature':0,'max_tokens':25"
 static const char greedy_text[] =

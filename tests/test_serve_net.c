@@ -4,57 +4,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/resource.h>
 
 #include <cmocka.h>
 
 #include "rig.h"
 #include "serve_api_rig.h"
 
-#define COMPLETE "/v1/completions"
 #define LONG "{\"prompt\":\"In the beginning\",\"max_tokens\":900,\"ignore_eos\":true"
 #define CANCELLED "texts_ended_total{reason=\"cancelled\"}"
-
-static rig_stream open_stream(int port, const char *headers, const char *body)
-{
-    rig_stream s = {.fd = rig_connect(port)};
-    assert_true(s.fd >= 0);
-    char *text = rig_request("POST", COMPLETE, headers, body);
-    assert_true(rig_send(s.fd, text, strlen(text)));
-    free(text);
-    return s;
-}
-
-static void close_stream(rig_stream *s)
-{
-    close(s->fd);
-    free(s->text);
-    *s = (rig_stream){0};
-}
-
-static bool read_until(rig_stream *s, const char *words)
-{
-    while (!s->text || !strstr(s->text, words))
-        if (!rig_more(s))
-            return false;
-    return true;
-}
-
-static int status_of(int port, const char *method, const char *path, const char *headers)
-{
-    rig_reply r = rig_ask(port, method, path, headers, NULL);
-    const int status = r.status;
-    rig_reply_free(&r);
-    return status;
-}
-
-static void nothing_left(int port)
-{
-    assert_true(rig_metric_becomes(port, "requests_active", 0, 20));
-    assert_true(rig_metric_becomes(port, "texts_running", 0, 20));
-    assert_true(rig_metric_becomes(port, "requests_waiting", 0, 20));
-    assert_true(rig_metric_becomes(port, "kv_pages{state=\"used\"}", 0, 20));
-}
 
 /* ---- clients that leave --------------------------------------------------------------------- */
 
