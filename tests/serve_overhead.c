@@ -3,11 +3,11 @@
  *
  *     serve_overhead MODEL    OCT_TEST_OCTET is the program
  *
- * Once greedily, without more, which is close to what a step costs that no threads share; and once with
- * top-p over flat logits and with the probabilities of each token and of two others, which is the most
- * that clients ask for. Drawing is divided by texts: that server has a core for each of the 32, so that
- * one draw counts there; HTTP and JSON are another thread's and counted as if they were not. Exit
- * code 1: more than 2 % of a step of Grok-1 on paper. */
+ * Once greedily, without more, which is close to what a step costs that no threads share; and once
+ * with top-p over flat logits and with the probabilities of each token and of two others, which is
+ * the most that clients ask for. Drawing is divided by texts: that server has a core for each of
+ * the 32, so that one draw counts there; HTTP and JSON are another thread's and counted as if they
+ * were not. Exit code 1: more than 2 % of a step of Grok-1 on paper. */
 #include <dirent.h>
 #include <poll.h>
 
@@ -18,7 +18,7 @@
 static const double STEP = 316e9 / 415e9, SHARE = 0.02;
 enum { N = 32, TOKENS = 60 };
 
-/* Seconds of processor time of the program's main thread, which is the engine, and of the others. */
+/* Seconds of processor time of the program's main thread, the engine, and of the others. */
 static void cpu_seconds(pid_t pid, double out[2])
 {
     char path[300], text[600];

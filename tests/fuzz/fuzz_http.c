@@ -18,7 +18,7 @@
 #include "ranks.h"
 #include "serve_server.h"
 
-enum { CONTEXT = 64, PAUSE_MS = 2, QUIET_MS = 40, PATIENCE_MS = 20000, STEP_MS = 20, PAUSES = 8 };
+enum { CONTEXT = 64, PAUSE_MS = 2, QUIET_MS = 15, PATIENCE_MS = 20000, STEP_MS = 20, PAUSES = 8 };
 enum { PIECEMEAL = 1, HALF_CLOSE = 2, LISTEN = 4, BYTE_BY_BYTE = 8 };
 
 static oct_serve_config config = {.name = "tiny",
@@ -28,7 +28,7 @@ static oct_serve_config config = {.name = "tiny",
                                   .n_queue = 8,
                                   .body_max = 16 << 10,
                                   .connections_max = 8,
-                                  .timeout = 5,
+                                  .timeout = 300, /* more than a debugger may stop this process */
                                   .keep_alive = 1,
                                   .fingerprint = "fuzz"};
 static oct_serve_server server;
@@ -153,8 +153,8 @@ static bool give(int fd, const uint8_t *data, size_t n)
     return true;
 }
 
-/* Whether something comes within the patience, of which a time that this process was stopped takes no
- * more than a step. */
+/* Whether something comes within the patience, of which a time that this process was stopped takes
+ * no more than a step. */
 static bool comes(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
