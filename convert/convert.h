@@ -217,11 +217,12 @@ typedef struct oct_outline {
     const char *experts; /* weight type of its experts; static */
 } oct_outline;
 
-/* what: a name; a config.json with the keys of xAI's code or of Hugging Face's, or a folder with one
- * and no weights; a checkpoint that oct_convert would take; or a model file. experts: weight type of the experts' matrices; NULL: what it has, or q8.
- * Nothing is written but a file in memory of the size of a header. OCT_ERR_UNSUPPORTED: a model
- * that is known and cannot run, or a type that these matrices cannot have; OCT_ERR_ARG: nothing of
- * that name. Close with oct_outline_close after success. */
+/* what: a name; a config.json with the keys of xAI's code or of Hugging Face's, or a folder with
+ * one and no weights; a checkpoint that oct_convert would take, with a tokenizer or without; or a
+ * model file. experts: weight type of the experts' matrices; NULL: what it has, or q8. Nothing is
+ * written but a file in memory of the size of a header. OCT_ERR_UNSUPPORTED: a model that is known
+ * and cannot run, or a type that these matrices cannot have; OCT_ERR_ARG: nothing of that name.
+ * Close with oct_outline_close after success. */
 OCT_API OCT_MUST_CHECK oct_status oct_outline_open(const char *what, const char *experts,
                                                    oct_outline *out, oct_error *err);
 OCT_API void oct_outline_close(oct_outline *o); /* a zeroed one is fine */

@@ -56,8 +56,8 @@ typedef struct oct_hparams {
 const char *oct_hparams_key(const oct_hparams *h, oct_hparam p);
 
 /* Reads a config.json: one object, numbers within their ranges. Of xAI's names, keys that are not
- * known are named in a warning; a file of Hugging Face's has many that no model needs. Two keys for one
- * number have to agree. Errors name the file and the key. Safe for untrusted input. */
+ * known are named in a warning; a file of Hugging Face's has many that no model needs. Two keys for
+ * one number have to agree. Errors name the file and the key. Safe for untrusted input. */
 OCT_MUST_CHECK oct_status oct_hparams_read(const char *path, oct_hparam_names names, oct_hparams *h,
                                            oct_lines *warnings, oct_error *err);
 

@@ -204,7 +204,8 @@ static oct_status from_checkpoint(const char *path, oct_grok_config *config, oct
                                   oct_error *err)
 {
     oct_lines problems = {0}, warnings = {0};
-    oct_source_params p = {.path = path, .problems = &problems, .warnings = &warnings};
+    oct_source_params p = {
+        .path = path, .no_tokenizer = true, .problems = &problems, .warnings = &warnings};
     oct_source *source = NULL;
     oct_status s = oct_source_open(&p, &source, err);
     if (s == OCT_OK) {

@@ -269,6 +269,14 @@ else
     echo "bad_input: SKIPPED refusal of a whole Grok-1: this machine may hold it"
 fi
 
+# ---- texts that would take gigabytes ---------------------------------------------------------------
+head -c 16777217 /dev/zero | tr '\0' a >"$tmp/long"
+bad 1 "long: longer than 16777216 bytes" tokenize -m "$model" -f "$tmp/long"
+bad 1 "long: longer than 16777216 bytes" ppl -m "$model" -f "$tmp/long"
+bad 1 "long: longer than 16777216 bytes" quantize "$model" -o out.gguf --calibrate "$tmp/long"
+bad 1 "long: longer than 16777216 bytes" quantize "$model" -o out.gguf --compare "$tmp/long"
+rm -f "$tmp/long"
+
 # ---- output that cannot be written -----------------------------------------------------------------
 for command in --help "help run" --version "info -m $model"; do
     # shellcheck disable=SC2086

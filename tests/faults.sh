@@ -67,6 +67,7 @@ try quantize quantize "$odd" -o out -t 2
 try tokenize tokenize -m "$model" -f "$work/text"
 try text tokenize -m "$model" --ids "$work/ids"
 try plan plan "$OCT_TEST_TINY/config.json" --memory 1G --read 10 --ops 1
+try checkpoint plan "$OCT_TEST_DATA/models/odd" --memory 1G --read 10 --ops 1 --json
 [ "$most" = all ] || most=1
 try calibrate quantize "$model" -o out --layers 0-4=q8 --calibrate "$work/text" --least 1 --window 16 -t 2
 try prompts run -m "$model" --prompts "$work/text" --batch 2 -n 2 --temp 0 -t 2
@@ -112,4 +113,8 @@ got=$(OCT_FAULT="map-file 1 19" LD_PRELOAD=$shim "$octet" run -m "$model" -p And
 [ "$got" = "$want" ] || { echo "no mappings of files: '$got', $(cat err)"; fails=1; }
 OCT_FAULT="map-file 1 19" LD_PRELOAD=$shim "$octet" convert "$OCT_TEST_TINY" -o out.gguf 2>err &&
     cmp out.gguf "$model" || { echo "convert without mappings: $(cat err)"; fails=1; }
+# What was read instead of mapped is still there when its pages were given back.
+"$octet" quantize "$model" -o a.gguf --compare text >want 2>err
+OCT_FAULT="map-file 1 19" LD_PRELOAD=$shim "$octet" quantize "$model" -o b.gguf --compare text >got 2>err
+{ cmp -s want got && cmp -s a.gguf b.gguf; } || { echo "quantize without mappings: $(cat got err)"; fails=1; }
 exit $fails

@@ -125,8 +125,22 @@ static void test_configs(void **state)
     remove_all(dir);
 }
 
+/* A checkpoint without a tokenizer can be planned with. */
+static void test_without_tokenizer(void **state)
+{
+    (void)state;
+    oct_outline o;
+    oct_error err = {0};
+    if (oct_outline_open(OCT_TEST_DATA "/models/odd", NULL, &o, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(o.of, OCT_OUTLINE_CHECKPOINT);
+    assert_true(o.n_files > 2 && o.source_bytes > 0);
+    oct_outline_close(&o);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_configs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_configs),
+                                       cmocka_unit_test(test_without_tokenizer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

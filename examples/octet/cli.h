@@ -150,6 +150,10 @@ int oct_cli_out_end(void);
 
 /* ---- input, numbers -------------------------------------------------------------------------- */
 
+/* Bytes of a text that is tokenized at once: the tokenizer takes about 100 bytes of memory for
+ * each, so that is 1.6 GB. */
+enum { OCT_CLI_TEXT_BYTES_MAX = 16 << 20 };
+
 /* A whole file of text, or stdin for "-", without a byte order mark. *text is malloc'd and
  * NUL-terminated, *n without the NUL. Refuses directories and more than max_bytes. Interrupted by
  * the cancel flag. */

@@ -10,8 +10,6 @@
 #include "progress.h"
 #include "ranks.h"
 
-enum { TEXT_BYTES_MAX = 1 << 30 };
-
 typedef struct ppl_state {
     oct_cli_session session;
     const char *file;
@@ -25,7 +23,9 @@ static int parse(ppl_state *r, int argc, char **argv)
 {
     const oct_opt rows[] = {
         OCT_CLI_MODEL_ROW(r->session),
-        OCT_ROW_TEXT('f', "file", &r->file, "FILE", "the text, UTF-8; - for stdin (required)"),
+        OCT_ROW_TEXT('f', "file", &r->file, "FILE",
+                     "the text, UTF-8, 16 MiB at most (which takes 1.6 GB of memory);\n"
+                     "- for stdin (required)"),
         OCT_ROW_INT(0, "window", &r->window, 2, 2147483647, "N", "tokens of a window [512]"),
         OCT_ROW_FLAG(0, "json", &r->json, "print one JSON object with the keys ppl, nll, tokens"),
         OCT_CLI_SESSION_ROWS(r->session),
@@ -129,7 +129,7 @@ static int run(ppl_state *r, oct_model *m)
     int code = oct_cli_fits(&r->session, m, &p, extra);
     if (code >= 0)
         return code;
-    oct_status s = oct_cli_read(r->file, TEXT_BYTES_MAX, &text, &n, &err);
+    oct_status s = oct_cli_read(r->file, OCT_CLI_TEXT_BYTES_MAX, &text, &n, &err);
     if (s == OCT_OK && oct_encode(m, text, n, &ids, &n_ids, &err) != OCT_OK) {
         oct_cli_error("%s: %s", r->file, err.text);
         free(text);

@@ -12,7 +12,7 @@
 #include "commands.h"
 #include "progress.h"
 
-enum { TEXT_BYTES_MAX = 1 << 30, RULES_MAX = 66 };
+enum { RULES_MAX = 66 };
 
 typedef struct quantize_state {
     oct_quantize_params params;
@@ -80,7 +80,8 @@ static int parse(quantize_state *r, int argc, char **argv)
         OCT_ROW_TEXT(0, "calibrate", &r->calibrate, "TEXT",
                      "run the model over a text (UTF-8, - for stdin) and let what\n"
                      "its experts see steer the rounding; a few tens of thousands\n"
-                     "of tokens of the kind that the model is for"),
+                     "of tokens of the kind that the model is for, 16 MiB at most\n"
+                     "(needs 160 MB of memory for each layer of Grok-1)"),
         OCT_ROW_TEXT(0, "moments", &r->moments_file, "FILE",
                      "with --calibrate: keep what was seen in this file; without:\n"
                      "use what is in it"),
@@ -177,7 +178,7 @@ static oct_status text_read(quantize_state *r, const char *path, const oct_model
     char *bytes = NULL;
     size_t n = 0;
     oct_error why = {0};
-    OCT_TRY(oct_cli_read(path, TEXT_BYTES_MAX, &bytes, &n, err));
+    OCT_TRY(oct_cli_read(path, OCT_CLI_TEXT_BYTES_MAX, &bytes, &n, err));
     oct_status s = oct_encode(m, bytes, n, &t->ids, &t->n, &why);
     free(bytes);
     if (s == OCT_OK && t->n < 2)
@@ -217,25 +218,20 @@ static oct_status calibrate(quantize_state *r, const oct_model *m, oct_moments *
     return s;
 }
 
-static oct_status compare(quantize_state *r, const oct_model *m, oct_error *err)
+static oct_status compare(quantize_state *r, const oct_model *m, const text *t, oct_error *err)
 {
-    text t = {0};
     oct_model *made;
     oct_compare_report c;
     OCT_TRY(oct_model_open(r->params.out, &made, err));
-    oct_status s = text_read(r, r->compare, m, &t, err);
-    if (s == OCT_OK) {
-        oct_progress_start_tokens(&r->progress, "comparing", t.n);
-        s = oct_compare(m, made, &t.params, &c, err);
-        oct_progress_end(&r->progress, s == OCT_OK);
-    }
+    oct_progress_start_tokens(&r->progress, "comparing", t->n);
+    oct_status s = oct_compare(m, made, &t->params, &c, err);
+    oct_progress_end(&r->progress, s == OCT_OK);
     if (s == OCT_OK)
         oct_cli_outf("%s, %lld tokens: KL %.5f (+- %.5f), perplexity %.4f -> %.4f, "
                      "same likeliest token %.2f %%\n",
                      r->compare, (long long)c.n_tokens, c.kl, c.kl_error, c.ppl[0], c.ppl[1],
                      100 * c.same_top);
     oct_model_close(made);
-    free(t.ids);
     return s;
 }
 
@@ -281,11 +277,10 @@ static oct_status check_outputs(const quantize_state *r, oct_error *err)
     return oct_output_check(r->params.out, in, n, err);
 }
 
-static oct_status run(quantize_state *r, oct_model *m, oct_error *err)
+static oct_status quantize(quantize_state *r, const oct_model *m, oct_error *err)
 {
     oct_quantize_report report = {0};
     oct_moments *moments = NULL;
-    OCT_TRY(check_outputs(r, err));
     OCT_TRY(calibrate(r, m, &moments, err));
     oct_status s = check_outputs(r, err); /* names of one file that was not there before */
     if (s != OCT_OK) {
@@ -301,8 +296,20 @@ static oct_status run(quantize_state *r, oct_model *m, oct_error *err)
     if (s == OCT_OK)
         show(r, &report);
     oct_moments_free(moments);
+    return s;
+}
+
+/* A text to compare by is read first: hours of work should not end with what is wrong with it. */
+static oct_status run(quantize_state *r, const oct_model *m, oct_error *err)
+{
+    text t = {0};
+    OCT_TRY(check_outputs(r, err));
+    oct_status s = r->compare ? text_read(r, r->compare, m, &t, err) : OCT_OK;
+    if (s == OCT_OK)
+        s = quantize(r, m, err);
     if (s == OCT_OK && r->compare)
-        s = compare(r, m, err);
+        s = compare(r, m, &t, err);
+    free(t.ids);
     return s;
 }
 

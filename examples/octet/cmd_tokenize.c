@@ -8,8 +8,6 @@
 #include "commands.h"
 #include "ids.h"
 
-enum { TEXT_BYTES_MAX = 1 << 28 };
-
 typedef struct tokenize_state {
     oct_cli_session session;
     const char *text, *file, *ids_file;
@@ -21,7 +19,9 @@ static int parse(tokenize_state *t, int argc, char **argv)
     const oct_opt rows[] = {
         OCT_CLI_MODEL_ROW(t->session),
         OCT_ROW_TEXT('p', "prompt", &t->text, "TEXT", "the text"),
-        OCT_ROW_TEXT('f', "file", &t->file, "FILE", "read it from a file, or from stdin for -"),
+        OCT_ROW_TEXT('f', "file", &t->file, "FILE",
+                     "read it from a file, 16 MiB at most (which takes 1.6 GB of\n"
+                     "memory), or from stdin for -"),
         OCT_ROW_TEXT(0, "ids", &t->ids_file, "FILE",
                      "the other way: ids, as `octet logits` takes them, to text"),
         OCT_ROW_FLAG(0, "json", &t->json, "print JSON, with the bytes of each token as text"),
@@ -129,7 +129,7 @@ static int run(const tokenize_state *t, const oct_model *m)
     if (t->text)
         return encode(t, m, t->text, strlen(t->text));
     const char *path = t->ids_file ? t->ids_file : t->file ? t->file : "-";
-    const size_t most = t->ids_file ? OCT_IDS_BYTES_MAX : TEXT_BYTES_MAX;
+    const size_t most = t->ids_file ? OCT_IDS_BYTES_MAX : OCT_CLI_TEXT_BYTES_MAX;
     if (oct_cli_read(path, most, &text, &n, &err) != OCT_OK)
         return oct_cli_fail(&err);
     int code = (t->ids_file ? decode : encode)(t, m, text, n);
