@@ -12,7 +12,7 @@ enum {
     PLACES = 64  /* matrices that are told of one by one */
 };
 
-/* *at, *bytes: the first hole, and the size of all. File systems that know of none say so: false. */
+/* *at, *bytes: the first hole, and the size of all. File systems that know of none: false. */
 static bool has_hole(int fd, uint64_t n, uint64_t *at, uint64_t *bytes)
 {
     off_t hole = lseek(fd, 0, SEEK_HOLE);

@@ -50,7 +50,8 @@ struct oct_model {
     oct_uses *uses;
 };
 
-/* oct_model_open of an open file, which stays the caller's; path is for messages. -1: of the path. */
+/* oct_model_open of an open file, which stays the caller's; path is for messages. fd -1: of the
+ * path. */
 OCT_MUST_CHECK oct_status oct_model_open_fd(int fd, const char *path, oct_model **out,
                                             oct_error *err);
 

@@ -68,8 +68,8 @@ static char *slurp(const char *path, size_t *n)
     return text;
 }
 
-/* How much memory there is changes from run to run; and `octet info` says what it could not find out of
- * the machine. */
+/* How much memory there is changes from run to run; and `octet info` says what it could not find
+ * out of the machine. */
 static void drop_machine(char *text, size_t *n)
 {
     static const char *const words[] = {"memory", "  cpu  ", "  threads  ", "GPU", "driver"};

@@ -1,9 +1,9 @@
-/* fault_shim.c: preloaded into the program, or a shell that starts it, makes one call fail: OCT_FAULT="NAME N WHAT", where
- * NAME is one of the names below, N counts its calls from main() on (0: none fails), and WHAT is
- * an errno's number, "short" (half of the bytes), or "cut:PATH" (the file is made 8192 bytes long,
- * and the call goes on). OCT_FAULT_COUNT names a file that receives how many calls there were.
- * Calls by libraries that are not Octet's, and that do not live with what they are refused, do not
- * count: see ours(). */
+/* fault_shim.c: preloaded into the program, or a shell that starts it, makes one call fail:
+ * OCT_FAULT="NAME N WHAT", where NAME is one of the names below, N counts its calls from main() on
+ * (0: none fails), and WHAT is an errno's number, "short" (half of the bytes), or "cut:PATH" (the
+ * file is made 8192 bytes long, and the call goes on). OCT_FAULT_COUNT names a file that receives
+ * how many calls there were. Calls by libraries that are not Octet's, and that do not live with
+ * what they are refused, do not count: see ours(). */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -142,6 +142,7 @@ got=$(launch -n 1 "${run[@]}" -m "$model" : -n 1 env OCTET_ISA=ref "${run[@]}" -
 [ -n "$want" ] && [ "$got" = "$want" ] || bad "different OCTET_ISA: '$got', expected '$want'"
 grep -qE 'all ranks use the ref kernels: rank 1 on ' "$work/err" ||
     bad "different OCTET_ISA: nothing was said"
+grep -q '^threads .*, ref kernels$' "$work/err" || bad "different OCTET_ISA: $(grep '^threads' "$work/err")"
 say "different OCTET_ISA: $(grep -m 1 'all ranks use' "$work/err")"
 
 timeout 60 mpirun -n 2 --bind-to core:overload-allowed "$octet" run -m "$model" -p hacker: -n 4 -t 2 \

@@ -139,6 +139,9 @@ check "and the conversation goes on" grep -q 'prompt  *1 token' out
 # ---- progress in narrow terminals ----------------------------------------------------------------------------
 for columns in 20 40 80 200; do
     script -qec "stty cols $columns; '$octet' convert '$OCT_TEST_TINY' -o narrow.gguf" /dev/null >out 2>&1
+    check "what stays at $columns columns fits" awk -v n="$columns" \
+        '/^(writing|verifying): / { sub("\r", ""); k++; if (length > n) { print; bad = 1 } } END { exit bad || k != 2 }' \
+        <(sed "s/.*$(printf '\033')\[K//" out)
     check "progress at $columns columns" grep -q 'writing' out
     tr '\r' '\n' <out | sed "s/$(printf '\033')\[K//" | grep -aE '^(writing|verifying) .*[%[]' >lines
     check "progress at $columns columns is drawn" [ -s lines ]

@@ -295,6 +295,29 @@ static void test_damage(void **state)
     free(b);
 }
 
+/* A whole file has a checksum for each tensor and no other of its weights. */
+static void test_whole_damage(void **state)
+{
+    (void)state;
+    oct_error err;
+    oct_gguf *g;
+    size_t n;
+    uint8_t *b = read_file(MODEL("dense"), &n);
+    assert_int_equal(oct_gguf_open(MODEL("dense"), &g, &err), OCT_OK);
+    assert_int_equal(look(b, n, &err), OCT_OK);
+    for (int64_t i = 0; i < oct_gguf_n_tensors(g); i++) {
+        const oct_gguf_tensor *t = oct_gguf_tensor_at(g, i);
+        const size_t at = t->offset + (i % 2 ? t->bytes - 1 : 0);
+        b[at] ^= 1;
+        if (look(b, n, &err) != OCT_ERR_FORMAT || !strstr(err.text, t->name) ||
+            !strstr(err.text, "checksum"))
+            fail_msg("%s changed: '%s'", t->name, err.text);
+        b[at] ^= 1;
+    }
+    oct_gguf_close(g);
+    free(b);
+}
+
 /* Tables whose checksum is right, but which say something impossible. */
 static void test_lies(void **state)
 {
@@ -424,9 +447,10 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_other_ranks), cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_lies),        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_other_ranks),  cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_whole_damage), cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_bits),
     };
     setvbuf(stdout, NULL, _IOLBF, 0);
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -420,7 +420,7 @@ static void print_timings(const run_state *r, const oct_gen *g, const oct_sessio
     chosen.shard = oct_ranks_layout(p->shard);
     if (oct_session_estimate(g->model, &chosen, &need, NULL) == OCT_OK)
         fprintf(stderr, "%-9s %d (%s), %s kernels\n", "threads", need.n_threads, need.threads_why,
-                need.isa);
+                oct_session_isa(g->session));
     oct_ranks_print(g->model, g->session,
                     work.text.tokens > 0 ? work.text.seconds / (double)work.text.tokens : 0);
     if (!r->seed_given && r->temp > 0)

@@ -130,10 +130,12 @@ void oct_progress_end(oct_progress *p, bool finished)
         fprintf(stderr, finished || p->tokens ? "\r\033[K" : "\n");
     if (finished && p->total && !p->tokens) {
         double spent = oct_seconds() - p->started;
-        char total[24], speed[24];
-        fprintf(
-            stderr, "%s: %s in %.1f s, %s/s\n", p->what, oct_memory_text(p->total, total), spent,
+        char total[24], speed[24], line[MAX_COLUMNS];
+        snprintf(
+            line, sizeof line, "%s: %s in %.1f s, %s/s", p->what, oct_memory_text(p->total, total),
+            spent,
             oct_memory_text((uint64_t)((double)p->total / (spent > 1e-6 ? spent : 1e-6)), speed));
+        fprintf(stderr, "%.*s\n", p->terminal ? width() : MAX_COLUMNS, line);
     }
     *p = (oct_progress){0};
 }
