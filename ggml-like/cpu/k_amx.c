@@ -24,6 +24,9 @@
  * cycles instead of 1.2 (measured). The same on that machine, 128 rows: 55 % of the tile unit's
  * peak; without packing 60, nor epilogue 70, nor storing sums 77 %.
  *
+ * Up to 8 rows of two digits are one tile, the high digits beside the low ones: one pass, which is
+ * bound by memory.
+ *
  * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
  * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
  * lie one behind the other and stay in L2 for the other panels. This is why several panels a call
@@ -354,8 +357,8 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
     return weights;
 }
 
-/* Lines from w->weights_ahead on into L2; with near, 16 lines of it into L1. Volatile, to stay between
- * the tiles. */
+/* Lines from w->weights_ahead on into L2; with near, 16 lines of it into L1. Volatile, to stay
+ * between the tiles. */
 V_INLINE void fetch_weights(work *w, int64_t lines, const uint8_t *near)
 {
     const char *far = w->weights_ahead;
@@ -384,8 +387,8 @@ V_INLINE void fetch_rows(work *w)
     }
 }
 
-/* One digit of a tile of rows, or both; the tile before is finished in the first. fresh: the weights
- * are read for the first time, and each step's are brought from L2 in the step before. */
+/* One digit of a tile of rows, or both; the tile before is finished in the first. fresh: the
+ * weights are read for the first time, and each step's are brought from L2 in the step before. */
 V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack, bool fresh)
 {
     const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;

@@ -28,8 +28,8 @@ V_INLINE q4_ahead q4_ahead_of(const linear_tiles *k, const void *line)
     return a;
 }
 
-/* Volatile, as the loads of weights are, to stay beside them: fetches that a compiler collects in one
- * place leave the queues of memory empty in others. */
+/* Volatile, as the loads of weights are, to stay beside them: fetches that a compiler collects in
+ * one place leave the queues of memory empty in others. */
 V_INLINE void q4_fetch(const q4_ahead *a, int64_t lines)
 {
     __asm__ volatile("prefetcht0 %0" : : "m"(a->near[lines * OCT_Q4_STEP]));
