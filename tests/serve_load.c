@@ -5,7 +5,7 @@
  *
  *     serve_load N AT_ONCE SEED MODEL COMMAND ...    COMMAND serves MODEL, say under mpirun
  *
- * OCT_TEST_OCTET is the program that answers alone. Exit code 0: all held. */
+ * OCT_TEST_ALONE, or else OCT_TEST_OCTET, is the program that answers alone. Exit code 0: all held. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -272,7 +272,8 @@ static const char *model;
 
 static void compare(job *j)
 {
-    rig_server s = rig_server_start_as(getenv("OCT_TEST_OCTET"), model,
+    const char *other = getenv("OCT_TEST_ALONE"); /* one that no sanitizer slows down */
+    rig_server s = rig_server_start_as(other ? other : getenv("OCT_TEST_OCTET"), model,
                                        "-c 512 --template plain --parallel 4 -t 1");
     RIG_CHECK(s.port && rig_ready(s.port), "the server that answers alone");
     char *among = j->given;

@@ -4,7 +4,7 @@
 set -u
 model="$OCT_TEST_MODELS/tiny-grok.gguf"
 serve=("$OCT_TEST_OCTET" serve -m "$model" --port 0 -c 512 --template plain --parallel 12 --queue 16
-    --kv-memory 9M --step-rows 32 --chunk 64)
+    --kv-memory 3M --step-rows 32 --chunk 64)
 "$1" "$2" "$3" "$4" "$model" "${serve[@]}" -t 2 || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,21 @@
-/* test_serve.c: what clients of `octet serve` send and need, request by request. The numbers of the
- * cases are of issues that users had with other servers. */
+/* test_serve.c: what clients of `octet serve` send and need, request by request: what users of
+ * other servers had issues with. Where each of these cases is (net: test_serve_net.c):
+ *
+ *      nulls, parts, developer         test_nulls, test_parts, test_developer
+ *      max_completion_tokens, reasons  test_finish, test_stream
+ *      usage that nobody asked for     test_stream
+ *      stop strings over tokens        test_stops, test_serve_text.c
+ *      emoji over tokens               test_emoji, test_serve_text.c
+ *      probabilities, also of prompts  test_logprobs, test_echo, serve_clients.py (lm-eval)
+ *      clients that are gone           net: test_gone
+ *      preflight, keys, foreign hosts  net: test_keys, test_hosts
+ *      the size of the context         test_models, test_too_long
+ *      a seed alone, among others      net: test_among_others; serve_load.c
+ *      huge, nested, wrong JSON        net: test_bodies, test_noise; fuzz_ask.c
+ *      slow writers, slow readers      net: test_slowloris, test_slow_reader, test_late_reader;
+ *                                      test_serve_limits.c
+ *      raw bytes                       net: test_framing; fuzz_http.c
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

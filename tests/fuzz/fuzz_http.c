@@ -18,7 +18,7 @@
 #include "ranks.h"
 #include "serve_server.h"
 
-enum { CONTEXT = 64, PAUSE_MS = 2, QUIET_MS = 40, PATIENCE_MS = 20000, STEP_MS = 20, PAUSES = 8 };
+enum { CONTEXT = 64, PAUSE_MS = 2, QUIET_MS = 15, PATIENCE_MS = 20000, STEP_MS = 20, PAUSES = 8 };
 enum { PIECEMEAL = 1, HALF_CLOSE = 2, LISTEN = 4, BYTE_BY_BYTE = 8 };
 
 static oct_serve_config config = {.name = "tiny",
