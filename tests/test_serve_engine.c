@@ -13,8 +13,6 @@
 #include "rig.h"
 #include "serve_api_rig.h"
 
-#define COMPLETE "/v1/completions"
-
 enum { TRIES = 5 };
 
 /* A prompt of n ids that no other number i has, as JSON. */
