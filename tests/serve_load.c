@@ -5,7 +5,8 @@
  *
  *     serve_load N AT_ONCE SEED MODEL COMMAND ...    COMMAND serves MODEL, say under mpirun
  *
- * OCT_TEST_ALONE, or else OCT_TEST_OCTET, is the program that answers alone. Exit code 0: all held. */
+ * OCT_TEST_ALONE, or else OCT_TEST_OCTET, is the program that answers alone. Exit code 0: all
+ * held. */
 #include <pthread.h>
 
 #include "rig.h"

@@ -3,11 +3,11 @@
  *
  *     serve_overhead MODEL    OCT_TEST_OCTET is the program
  *
- * Once greedily, without more, which is close to what a step costs that no threads share; and once with
- * top-p over flat logits and with the probabilities of each token and of two others, which is the most
- * that clients ask for. Drawing is divided by texts: that server has a core for each of the 32, so that
- * one draw counts there; HTTP and JSON are another thread's and counted as if they were not. Exit
- * code 1: more than 2 % of a step of Grok-1 on paper. */
+ * Once greedily, without more, which is close to what a step costs that no threads share; and once
+ * with top-p over flat logits and with the probabilities of each token and of two others, which is
+ * the most that clients ask for. Drawing is divided by texts: that server has a core for each of
+ * the 32, so that one draw counts there; HTTP and JSON are another thread's and counted as if they
+ * were not. Exit code 1: more than 2 % of a step of Grok-1 on paper. */
 #include <dirent.h>
 #include <poll.h>
 

@@ -153,8 +153,8 @@ static bool give(int fd, const uint8_t *data, size_t n)
     return true;
 }
 
-/* Whether something comes within the patience, of which a time that this process was stopped takes no
- * more than a step. */
+/* Whether something comes within the patience, of which a time that this process was stopped takes
+ * no more than a step. */
 static bool comes(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
