@@ -18,7 +18,7 @@
 static const double STEP = 316e9 / 415e9, SHARE = 0.02;
 enum { N = 32, TOKENS = 60 };
 
-/* Seconds of processor time of the program's main thread, which is the engine, and of the others. */
+/* Seconds of processor time of the program's main thread, the engine, and of the others. */
 static void cpu_seconds(pid_t pid, double out[2])
 {
     char path[300], text[600];
