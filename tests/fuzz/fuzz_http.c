@@ -28,7 +28,7 @@ static oct_serve_config config = {.name = "tiny",
                                   .n_queue = 8,
                                   .body_max = 16 << 10,
                                   .connections_max = 8,
-                                  .timeout = 5,
+                                  .timeout = 300, /* more than a debugger may stop this process */
                                   .keep_alive = 1,
                                   .fingerprint = "fuzz"};
 static oct_serve_server server;
