@@ -2,6 +2,7 @@
 # octet serve --gpu, on a driver that is none: the texts of the CPU; keys and values that one saved are
 # taken up by the other.
 set -u
+. "$(dirname "$0")/serve_wait.sh"
 work=$(mktemp -d)
 trap 'kill $server 2>/dev/null; wait; rm -rf "$work"' EXIT
 . "$(dirname "$0")/gpu_rig.sh"
@@ -14,11 +15,7 @@ answers() {
     local url said text
     on "$gpu" "$octet" serve -m "$models/tiny-grok.gguf" --port 0 -t 1 -c 256 --parallel 2 "${@:3}" &
     server=$!
-    for _ in $(seq 300); do
-        url=$(sed -n 's/^listening at //p' "$work/err")
-        [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
-        sleep 0.1
-    done
+    wait_for_server "$work/err" 300
     said=$(curl -s "$url/v1/completions" -d "{\"prompt\":[$prompt],\"max_tokens\":4,\"seed\":1}")
     text=$(sed 's/.*"text":\("[^"]*"\).*/\1/' <<<"$said")
     [ "${want:=$text}" = "$text" ] || bad "$1: text $text, expected $want"

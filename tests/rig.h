@@ -171,4 +171,12 @@ static inline int64_t rig_differs(const float *a, const float *b, int64_t n)
     return -1;
 }
 
+/* A call that must succeed: its error is `must`. */
+#define MUST(call)                     \
+    do {                               \
+        oct_error must = {0};          \
+        if ((call) != OCT_OK)          \
+            fail_msg("%s", must.text); \
+    } while (0)
+
 #endif

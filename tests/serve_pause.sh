@@ -3,6 +3,7 @@
 # by the server's own histogram and the limit that it has measured. A model that does not fit into caches.
 #   serve_pause.sh BIG_MODEL
 set -u
+. "$(dirname "$0")/serve_wait.sh"
 command -v curl >/dev/null || { echo "SKIPPED: no curl"; exit 77; }
 work=$(mktemp -d)
 server=
@@ -18,11 +19,7 @@ try()
     "$OCT_TEST_OCTET" serve -m "$work/model.gguf" --port 0 -c 2048 --parallel 4 2>"$work/log" &
     server=$!
     url=
-    for _ in $(seq 1200); do
-        url=$(sed -n 's/^listening at //p' "$work/log")
-        [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
-        sleep 0.1
-    done
+    wait_for_server "$work/log" 1200
     curl -s "$url/v1/completions" -d '{"prompt":[5,6,7],"max_tokens":20,"ignore_eos":true}' -o "$work/warm"
     local before after tokens
     tokens=$(metric decode_tokens_total)

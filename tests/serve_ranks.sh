@@ -13,6 +13,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$(dirname "$0")/mpi_rig.sh"
+. "$(dirname "$0")/serve_wait.sh"
 command -v curl >/dev/null || skip "no curl"
 
 # Starts two ranks with more options; url and job are set when they answer.
@@ -22,11 +23,7 @@ serve_two()
     mpirun -n 2 --oversubscribe "$octet" serve -m "$models/tiny-grok.gguf" --port 0 -t 1 --chunk 1 "$@" \
         >/dev/null 2>"$work/err" &
     job=$!
-    for _ in $(seq 600); do
-        url=$(sed -n 's/^listening at //p' "$work/err")
-        [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
-        sleep 0.1
-    done
+    wait_for_server "$work/err" 600
 }
 
 serve_two

@@ -3,6 +3,7 @@
 # Whatever they do, /health answers, half of the time within 50 ms on any machine (the longest is printed),
 # memory stays bounded, and nothing is left of it.
 set -u
+. "$(dirname "$0")/serve_wait.sh"
 work=$(mktemp -d)
 trap 'kill $server 2>/dev/null; wait; rm -rf "$work"' EXIT
 command -v curl >/dev/null || { echo "SKIPPED: no curl"; exit 77; }
@@ -12,11 +13,7 @@ bad() { echo "FAILED: $*"; fails=$((fails + 1)); }
 "$OCT_TEST_OCTET" serve -m "$OCT_TEST_MODELS/tiny-grok.gguf" --port 0 -t 1 -c 512 --parallel 8 --connections 200 \
     --timeout 10 2>"$work/log" &
 server=$!
-for _ in $(seq 200); do
-    url=$(sed -n 's/^listening at //p' "$work/log")
-    [ -n "$url" ] && curl -s "$url/health" | grep -q '"ok"' && break
-    sleep 0.1
-done
+wait_for_server "$work/log" 200
 [ -n "$url" ] || { echo "FAILED: the server does not listen"; cat "$work/log"; exit 1; }
 metric() { curl -s "$url/metrics" | sed -n "s/^octet_$1 //p"; }
 kib() { awk '/^VmRSS/ { print $2 }' "/proc/$server/status"; }

@@ -33,13 +33,6 @@ static int model_fd, other_fd;
 static int32_t ids[16 * CTX]; /* of no meaning */
 static char top[] = "/tmp/octet-kv-XXXXXX", folder[64], file[128];
 
-#define MUST(call)                     \
-    do {                               \
-        oct_error must = {0};          \
-        if ((call) != OCT_OK)          \
-            fail_msg("%s", must.text); \
-    } while (0)
-
 static oct_model *make_model(uint64_t seed, int *fd)
 {
     char path[64];

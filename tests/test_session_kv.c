@@ -63,13 +63,6 @@ static int drop_model(void **state)
 
 /* ---- calls that must succeed ---- */
 
-#define MUST(call)                     \
-    do {                               \
-        oct_error must = {0};          \
-        if ((call) != OCT_OK)          \
-            fail_msg("%s", must.text); \
-    } while (0)
-
 static oct_session *new_session(const oct_session_params *p)
 {
     oct_session *s;
