@@ -15,15 +15,44 @@ int64_t oct_step_rows(double bytes, double ops_per_row, double read_rate, double
     return rows < 0x1p31 ? (int64_t)rows : (int64_t)1 << 31;
 }
 
-/* A step with prompts in it reads all experts. What rows multiply by themselves are the weights of
- * one token without the embedding, which only the last row of a prompt meets. */
-static int64_t choose_step_rows(const oct_session *s, const oct_scheduler_params *p)
+int64_t oct_step_rows_next(int64_t rows, int64_t most, double passes)
 {
-    const oct_model_info *i = &s->model->info;
-    double weights = (double)i->active_bytes - (double)(i->n_vocab * i->d_model) * sizeof(uint16_t);
-    if (!(p->read_rate > 0) || !(p->op_rate > 0))
-        return OCT_STEP_ROWS;
-    return oct_step_rows((double)i->weight_bytes, 2 * weights, p->read_rate, p->op_rate);
+    const double factor = passes > 1.5 ? 1.4 / passes : passes < 1.25 ? 1.1 : 1;
+    const int64_t least = most / 8 > 1 ? most / 8 : 1;
+    int64_t next = (int64_t)((double)rows * (factor > 0.5 ? factor : 0.5));
+    next += factor > 1; /* few rows grow too */
+    return next < least ? least : next > most ? most : next;
+}
+
+/* A step with prompts in it reads all experts. What rows multiply by themselves are the weights of
+ * one token without the embedding, which only the last row of a prompt meets. Steps of few rows an
+ * expert do not reach the instruction's rate: the first one has a third, and tells. */
+static void choose_step_rows(oct_scheduler *s)
+{
+    const oct_model_info *i = &s->session->model->info;
+    const double weights =
+                     (double)i->active_bytes - (double)(i->n_vocab * i->d_model) * sizeof(uint16_t),
+                 bytes = (double)i->weight_bytes;
+    const int64_t chunk = s->session->p.chunk;
+    if (s->p.step_rows == 0 && s->p.read_rate > 0 && s->p.op_rate > 0) {
+        const int64_t rows = oct_step_rows(bytes, 2 * weights, s->p.read_rate, s->p.op_rate);
+        s->most_step_rows = rows < chunk ? rows : chunk;
+        s->pass_seconds = bytes / s->p.read_rate;
+        s->p.step_rows = rows / 3 > 1 ? rows / 3 : 1;
+    } else if (s->p.step_rows == 0) {
+        s->p.step_rows = OCT_STEP_ROWS;
+    }
+    if (s->p.step_rows > chunk)
+        s->p.step_rows = chunk;
+}
+
+/* Of a step in which prompts and texts were, as many rows as it may have. */
+static void adapt_step_rows(oct_scheduler *s, double seconds)
+{
+    const int64_t n = s->batch.n, n_text = s->n_text_rows;
+    if (s->pass_seconds > 0 && n_text > 0 && n > n_text && n >= s->p.step_rows)
+        s->p.step_rows =
+            oct_step_rows_next(s->p.step_rows, s->most_step_rows, seconds / s->pass_seconds);
 }
 
 /* ---- requests come and go ------------------------------------------------------------------- */
@@ -486,8 +515,10 @@ oct_status oct_scheduler_step(oct_scheduler *s, oct_error *err)
     draw_tokens(s);
     for (int64_t i = 0; i < s->n_running;)
         i += s->running[i]->row < 0 || grow(s, s->running[i]);
+    const double seconds = oct_seconds() - start;
     if (n > 0)
-        count_work(s, &before, n, n_text, oct_seconds() - start);
+        count_work(s, &before, n, n_text, seconds);
+    adapt_step_rows(s, seconds);
     return OCT_OK;
 }
 
@@ -551,10 +582,7 @@ oct_status oct_scheduler_new(oct_session *session, const oct_scheduler_params *p
                                                                : session->p.n_ctx;
     if (s->p.max_running == 0)
         s->p.max_running = session->p.n_seqs;
-    if (s->p.step_rows == 0)
-        s->p.step_rows = choose_step_rows(session, p);
-    if (s->p.step_rows > session->p.chunk)
-        s->p.step_rows = session->p.chunk;
+    choose_step_rows(s);
     s->max_scores = max_scores(s->n_vocab, session->p.chunk);
     s->max_draws = s->p.max_running > s->max_scores ? s->p.max_running : s->max_scores;
     pthread_mutex_init(&s->lock, NULL);

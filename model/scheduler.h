@@ -90,8 +90,9 @@ typedef struct oct_scheduler_params {
     int64_t max_running; /* texts generated at once; 0: the session's n_seqs */
     int64_t max_waiting; /* requests that wait; 0: any number */
     /* Tokens of a step while texts are generated, those of prompts included: how long a prompt
-     * delays them. 0: as many as the machine computes while it reads the weights, see
-     * oct_step_rows; OCT_STEP_ROWS if a rate is 0. While none is generated, a step is a chunk. */
+     * delays them. 0: at most as many as the machine computes while it reads the weights, see
+     * oct_step_rows, and as many as the steps that were timed allow, see oct_step_rows_next;
+     * OCT_STEP_ROWS if a rate is 0. While none is generated, a step is a chunk. */
     int64_t step_rows;
     double read_rate; /* bytes per second that the session's threads read from memory */
     double op_rate;   /* integer multiplications and additions per second with its activations: half
@@ -131,6 +132,11 @@ OCT_API int64_t oct_scheduler_pending(oct_scheduler *s);
 /* Rows of a step that compute for as long as reading takes: bytes read by a pass over the weights,
  * operations per row. Pure; at least 1. */
 OCT_API int64_t oct_step_rows(double bytes, double ops_per_row, double read_rate, double op_rate);
+
+/* Rows of the next step after one of `rows` that took so many passes (its time by that of reading
+ * the weights): fewer after more than 1.5, more after less than 1.25, so that a text waits for its
+ * next token for less than 2. Between most / 8 and most, at least 1. Pure. */
+OCT_API int64_t oct_step_rows_next(int64_t rows, int64_t most, double passes);
 
 /* Work of one kind. A step that has both counts by rows. */
 typedef struct oct_work {

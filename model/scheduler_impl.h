@@ -88,7 +88,9 @@ struct oct_scheduler {
     int32_t *token, *seq;
     uint8_t *want; /* [batch_rows()] each */
     oct_batch batch;
-    int64_t n_text_rows; /* of the batch, in front */
+    int64_t n_text_rows;    /* of the batch, in front */
+    int64_t most_step_rows; /* p.step_rows follows the clock up to here, where */
+    double pass_seconds;    /* is not 0: that of reading the weights */
     oct_scheduler_stats stats;
 };
 

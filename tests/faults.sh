@@ -39,12 +39,14 @@ while ! grep -q 'listening at' ../serve-err; do
 done
 port=$(sed -n 's/.*listening at .*:\([0-9]*\)$/\1/p' ../serve-err)
 ask='{"prompt": "In the", "max_tokens": 3, "temperature": 0}'
-for i in 1 2; do
+for ((i = 1; i <= 500; i++)); do
     exec 3<>"/dev/tcp/127.0.0.1/$port" || break
     printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' \
         ${#ask} "$ask" >&3
     timeout 20 grep -o '"text": *"[^"]*"\|"message": *"[^"]*"' <&3 >../answer || echo "no answer to request $i" >../answer
     exec 3>&-
+    grep -q "model is being loaded" ../answer && { sleep 0.02; continue; }
+    [ $((++asked)) = 2 ] && break
 done
 kill -TERM $pid
 wait $pid

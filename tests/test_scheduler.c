@@ -179,6 +179,14 @@ static void test_step_rows(void **state)
     assert_int_equal(oct_step_rows(1e9, 1e12, 1e9, 1e9), 1);
     assert_int_equal(oct_step_rows(0, 0, 0, 0), 1); /* NaN */
     assert_true(oct_step_rows(1e9, 1, 1, 1e18) > 1 << 30);
+    assert_int_equal(oct_step_rows_next(100, 200, 1.4), 100);
+    assert_int_equal(oct_step_rows_next(100, 200, 2), 70);
+    assert_int_equal(oct_step_rows_next(100, 200, 50), 50);
+    assert_int_equal(oct_step_rows_next(30, 200, 50), 25); /* an eighth */
+    assert_int_equal(oct_step_rows_next(1, 2, 50), 1);
+    assert_int_equal(oct_step_rows_next(100, 200, 1), 111);
+    assert_int_equal(oct_step_rows_next(1, 200, 1), 25);
+    assert_int_equal(oct_step_rows_next(190, 200, 0.1), 200);
     bench b;
     /* tiny-grok's numbers: the rates decide, within a chunk */
     ask *a = make_ask(900, 1, 1), *talks = make_ask(3, 60, 2);
@@ -202,7 +210,26 @@ static void test_step_rows(void **state)
     step(&b);
     submit(&b, a);
     step(&b);
-    assert_int_equal(eval_hook.n_rows, 100);
+    assert_int_equal(eval_hook.n_rows, 33); /* the first has a third */
+    for (int i = 0; i < 12; i++)
+        step(&b);
+    assert_int_equal(eval_hook.n_rows, 100); /* these take less than a second */
+    run_to_end(&b);
+    close_bench(&b);
+    /* a microsecond of reading is 240 rows, which take longer */
+    open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
+               (oct_scheduler_params){.read_rate = 1e6 * weights, .op_rate = 240.5e6 * row});
+    submit(&b, talks);
+    step(&b);
+    submit(&b, a);
+    step(&b);
+    assert_int_equal(eval_hook.n_rows, 80);
+    step(&b);
+    assert_int_equal(eval_hook.n_rows, 40);
+    step(&b);
+    assert_int_equal(eval_hook.n_rows, 30);
+    step(&b);
+    assert_int_equal(eval_hook.n_rows, 30);
     run_to_end(&b);
     close_bench(&b);
     open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
