@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "file_map.h"
 #include "sniff.h"
 
 enum {
@@ -228,34 +228,18 @@ oct_status oct_safetensors_parse(const char *file, const char *json, size_t n, u
     return s;
 }
 
-/* n bytes from the file's start, or as many as there are. */
-static oct_status read_at(const char *file, int fd, void *out, size_t n, uint64_t at, size_t *got,
-                          oct_error *err)
-{
-    for (*got = 0; *got < n;) {
-        ssize_t k = pread(fd, (char *)out + *got, n - *got, (off_t)(at + *got));
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return oct_fail(err, OCT_ERR_IO, "%s: %s", file, strerror(errno));
-        if (k == 0)
-            break;
-        *got += (size_t)k;
-    }
-    return OCT_OK;
-}
-
 oct_status oct_safetensors_read(const char *file, int fd, uint64_t file_bytes, oct_safetensors *out,
                                 oct_error *err)
 {
     uint8_t start[64];
     uint64_t n = 0;
-    size_t got;
     *out = (oct_safetensors){0};
-    OCT_TRY(read_at(file, fd, start, sizeof start, 0, &got, err));
+    const int64_t got = oct_file_read(fd, start, sizeof start, 0);
+    if (got < 0)
+        return oct_fail(err, OCT_ERR_IO, "%s: %s", file, strerror(errno));
     for (int i = 0; i < LENGTH && got >= LENGTH; i++)
         n |= (uint64_t)start[i] << (8 * i);
-    const char *what = oct_sniff(start, got);
+    const char *what = oct_sniff(start, (size_t)got);
     if (got <= LENGTH || start[LENGTH] != '{')
         return oct_fail(err, OCT_ERR_FORMAT, "%s: no safetensors file: %s", file,
                         !got   ? "it is empty"
@@ -269,9 +253,7 @@ oct_status oct_safetensors_read(const char *file, int fd, uint64_t file_bytes, o
     char *json = malloc((size_t)n + 1);
     if (!json)
         return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
-    oct_status s = read_at(file, fd, json, (size_t)n, LENGTH, &got, err);
-    if (s == OCT_OK && got < n)
-        s = oct_fail(err, OCT_ERR_IO, "%s: the file has become shorter", file);
+    oct_status s = oct_file_read_all(fd, file, json, (size_t)n, LENGTH, err);
     if (s == OCT_OK)
         s = oct_safetensors_parse(file, json, (size_t)n, file_bytes, out, err);
     free(json);

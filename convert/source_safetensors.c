@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "f16.h"
+#include "file_map.h"
 #include "hparams.h"
 #include "hub.h"
 #include "recovery.h"
@@ -438,21 +439,14 @@ static oct_status read_run(const reader *r, int64_t first, int64_t n, void *out,
 {
     const oct_st_tensor *t = r->e->tensor;
     const size_t element = t->dtype == OCT_ST_F32 ? 4 : 2;
-    size_t left = (size_t)n * element;
-    off_t at = (off_t)(t->at + (uint64_t)first * element);
-    for (uint8_t *p = out; left > 0;) {
-        const ssize_t k = pread(r->fd, p, left, at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return oct_fail(err, OCT_ERR_IO, "%s/%s: reading %zu bytes at %lld: %s", r->x->hub->dir,
-                            r->e->shard->file, left, (long long)at,
-                            k < 0 ? strerror(errno) : "the file has become shorter");
-        p += k;
-        left -= (size_t)k;
-        at += k;
-    }
-    return OCT_OK;
+    const size_t bytes = (size_t)n * element;
+    const uint64_t at = t->at + (uint64_t)first * element;
+    const int64_t have = oct_file_read(r->fd, out, bytes, at);
+    if (have == (int64_t)bytes)
+        return OCT_OK;
+    return oct_fail(err, OCT_ERR_IO, "%s/%s: reading %zu bytes at %llu: %s", r->x->hub->dir,
+                    r->e->shard->file, bytes, (unsigned long long)at,
+                    have < 0 ? strerror(errno) : "the file has become shorter");
 }
 
 static void where_of(const oct_hub_entry *e, int64_t row, int64_t column,

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "file_map.h"
 #include "hparams.h"
 #include "source.h"
 
@@ -120,18 +121,11 @@ static oct_status open_leaf(const oct_source *s, const oct_ckpt_leaf *f, int *fd
 static oct_status read_all(const oct_source *s, const oct_ckpt_leaf *f, int fd, void *out, size_t n,
                            size_t at, oct_error *err)
 {
-    for (uint8_t *p = out; n > 0;) {
-        ssize_t k = pread(fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return oct_fail(err, OCT_ERR_IO, "%s/%s: reading %zu bytes at %zu: %s", s->dir, f->file,
-                            n, at, k < 0 ? strerror(errno) : "the file has become shorter");
-        p += k;
-        n -= (size_t)k;
-        at += (size_t)k;
-    }
-    return OCT_OK;
+    const int64_t have = oct_file_read(fd, out, n, at);
+    if (have == (int64_t)n)
+        return OCT_OK;
+    return oct_fail(err, OCT_ERR_IO, "%s/%s: reading %zu bytes at %zu: %s", s->dir, f->file, n, at,
+                    have < 0 ? strerror(errno) : "the file has become shorter");
 }
 
 static oct_status read_block(const oct_source *s, const oct_source_tensor *t, oct_source_part part,

@@ -1,8 +1,35 @@
 #include "file_map.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+int64_t oct_file_read(int fd, void *to, size_t n, uint64_t at)
+{
+    size_t have = 0;
+    while (have < n) {
+        const ssize_t k = pread(fd, (char *)to + have, n - have, (off_t)(at + have));
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return -1;
+        if (k == 0)
+            break;
+        have += (size_t)k;
+    }
+    return (int64_t)have;
+}
+
+oct_status oct_file_read_all(int fd, const char *path, void *to, size_t n, uint64_t at,
+                             oct_error *err)
+{
+    const int64_t have = oct_file_read(fd, to, n, at);
+    if (have == (int64_t)n)
+        return OCT_OK;
+    return oct_fail(err, OCT_ERR_IO, "%s: reading %zu bytes at %llu: %s", path, n,
+                    (unsigned long long)at, have < 0 ? strerror(errno) : "the file ends");
+}
 
 static int fixed(const void *at)
 {
@@ -15,17 +42,12 @@ static void *read_file(void *at, size_t n, int fd, uint64_t offset)
     char *p = mmap(at, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | fixed(at), -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    for (size_t have = 0; have < n;) {
-        ssize_t k = pread(fd, p + have, n - have, (off_t)(offset + have));
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0) {
-            int e = k < 0 ? errno : EIO; /* shorter than it was */
-            munmap(p, n);
-            errno = e;
-            return NULL;
-        }
-        have += (size_t)k;
+    const int64_t have = oct_file_read(fd, p, n, offset);
+    if (have != (int64_t)n) {
+        int e = have < 0 ? errno : EIO; /* shorter than it was */
+        munmap(p, n);
+        errno = e;
+        return NULL;
     }
     (void)mprotect(p, n, PROT_READ);
     return p;

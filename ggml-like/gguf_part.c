@@ -97,23 +97,6 @@ void *oct_part_table(const oct_part *p, size_t *n)
     return table;
 }
 
-static oct_status read_at(int fd, const char *path, void *out, size_t n, uint64_t at,
-                          oct_error *err)
-{
-    for (char *p = out; n > 0;) {
-        ssize_t k = pread(fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return oct_fail(err, OCT_ERR_IO, "%s: cannot read %zu bytes at %" PRIu64 ": %s", path,
-                            n, at, k < 0 ? strerror(errno) : "the file ends");
-        p += k;
-        at += (uint64_t)k;
-        n -= (size_t)k;
-    }
-    return OCT_OK;
-}
-
 /* What is wrong with the runs; NULL: nothing. */
 static const char *runs_fault(const oct_part *p)
 {
@@ -155,7 +138,7 @@ static oct_status read_table(oct_part *p, const footer *f, int fd, const char *p
     if (!table)
         return oct_fail(err, OCT_ERR_MEMORY, "%s: out of memory for %" PRIu64 " runs", path,
                         f->n_runs);
-    oct_status s = read_at(fd, path, table, n, p->file_bytes - n, err);
+    oct_status s = oct_file_read_all(fd, path, table, n, p->file_bytes - n, err);
     if (s == OCT_OK && table_sum(table, n) != f->sum)
         s = oct_fail(err, OCT_ERR_FORMAT,
                      "%s: the part's table has the checksum %016" PRIx64 ", expected %016" PRIx64
@@ -173,7 +156,7 @@ static oct_status read_part(int fd, const char *path, uint64_t file_bytes, oct_p
     *out = NULL;
     if (file_bytes < sizeof f)
         return OCT_OK;
-    OCT_TRY(read_at(fd, path, &f, sizeof f, file_bytes - sizeof f, err));
+    OCT_TRY(oct_file_read_all(fd, path, &f, sizeof f, file_bytes - sizeof f, err));
     if (memcmp(f.magic, magic, sizeof magic) != 0)
         return OCT_OK;
     OCT_TRY(check_footer(&f, path, file_bytes, err));

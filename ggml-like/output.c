@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "file_map.h"
 #include "output_impl.h"
 
 /* ---- lines ---------------------------------------------------------------------------------- */
@@ -364,19 +365,7 @@ oct_status oct_output_write(const oct_output *o, const void *data, size_t n, uin
 
 oct_status oct_output_read(const oct_output *o, void *data, size_t n, uint64_t at, oct_error *err)
 {
-    char *p = data;
-    while (n > 0) {
-        ssize_t k = pread(o->fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return oct_fail(err, OCT_ERR_IO, "%s: reading %zu bytes at %llu: %s", o->temp, n,
-                            (unsigned long long)at, k < 0 ? strerror(errno) : "the file ends");
-        p += k;
-        n -= (size_t)k;
-        at += (uint64_t)k;
-    }
-    return OCT_OK;
+    return oct_file_read_all(o->fd, o->temp, data, n, at, err);
 }
 
 oct_status oct_output_sync(const oct_output *o, oct_error *err)

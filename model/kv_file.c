@@ -7,6 +7,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "file_map.h"
+
 static const char magic[8] = "OCTETKV";
 
 _Static_assert(sizeof(oct_kv_file_head) == OCT_KV_FILE_BUILD + 16 * 8, "no padding in files");
@@ -50,21 +52,13 @@ void oct_kv_file_seal(unsigned char *front, const oct_kv_file_head *from)
 
 static oct_status read_at(int fd, const char *path, void *to, size_t n, uint64_t at, oct_error *err)
 {
-    unsigned char *p = to;
-    while (n > 0) {
-        ssize_t k = pread(fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return oct_fail(err, OCT_ERR_IO, "%s: reading %zu bytes at %llu: %s", path, n,
-                            (unsigned long long)at, strerror(errno));
-        if (k == 0)
-            return oct_fail(err, OCT_ERR_FORMAT, "%s: ends at %llu, expected %zu bytes more", path,
-                            (unsigned long long)at, n);
-        p += k;
-        at += (uint64_t)k;
-        n -= (size_t)k;
-    }
+    const int64_t have = oct_file_read(fd, to, n, at);
+    if (have < 0)
+        return oct_fail(err, OCT_ERR_IO, "%s: reading %zu bytes at %llu: %s", path, n,
+                        (unsigned long long)at, strerror(errno));
+    if (have < (int64_t)n)
+        return oct_fail(err, OCT_ERR_FORMAT, "%s: ends at %llu, expected %zu bytes more", path,
+                        (unsigned long long)at + (unsigned long long)have, n - (size_t)have);
     return OCT_OK;
 }
 
