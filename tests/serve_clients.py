@@ -1,4 +1,4 @@
-"""Real clients of PyPI against `octet serve`: openai, langchain-openai, litellm, lm-eval.
+"""Real clients of PyPI against `octet serve`: openai, langchain-openai, litellm, lm-eval, aider.
 
 usage: serve_clients.py URL [CLIENT...]    a server with --template plain; those that are not installed are
                                     said to be skipped. Exit code 77 if none is there.
@@ -6,7 +6,9 @@ usage: serve_clients.py URL [CLIENT...]    a server with --template plain; those
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import urllib.request
 
 URL = sys.argv[1]
@@ -132,6 +134,21 @@ def lm_eval():
     asks = [Instance("loglikelihood", {}, p, i) for i, p in enumerate(pairs)]
     for (context, rest), (got, _) in zip(pairs, lm.loglikelihood(asks)):
         check(f"loglikelihood of {rest!r}", abs(got - sum_of_logprobs(context, rest)) < 1e-3, got)
+
+
+@client("aider")
+def aider():
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "aider", "--model", "openai/octet", "--message", "Say hello.", "--no-git",
+                   "--yes-always", "--no-check-update", "--analytics-disable", "--no-show-model-warnings",
+                   "--no-pretty", "--edit-format", "ask", "--map-tokens", "0", "--no-gitignore"]
+        env = {**os.environ, "OPENAI_API_BASE": URL + "/v1", "OPENAI_API_KEY": "any", "HOME": folder,
+               "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=300)
+        said = done.stdout + done.stderr
+        check("ends", done.returncode == 0, said)
+        check("counts what it got", "tokens: " in said.lower() and "litellm." not in said, said)
 
 
 print(f"clients: {len(ran)} ran, not installed: {', '.join(skipped) or 'none'}")
