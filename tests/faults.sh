@@ -15,12 +15,20 @@ if [ "$OCT_TEST_SANITIZE" = 1 ]; then
 fi
 seq 5 12 >ids
 head -c 300 "$OCT_TEST_SOURCE/README.md" >text
-fails=0
+fails=0 names=()
+# inject NAME COMMAND ...: three at a time, since most of the time of each is waiting.
+inject()
+{
+    while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n; done
+    names+=("$1")
+    { "$fault_run" "$shim" "$most" "$@" || touch "$1.bad"; } >"$1.log" 2>&1 &
+}
+# try NAME ARG ...: of octet.
 try()
 {
     local name=$1
     shift
-    "$fault_run" "$shim" "$most" "$name" "$octet" "$@" || fails=1
+    inject "$name" "$octet" "$@"
 }
 # serve: two requests, one after the other, then SIGTERM; what is answered. A server that says that it listens
 # may refuse or end a request, and goes on.
@@ -78,12 +86,18 @@ try_in()
 {
     local name=$1 script=$2
     shift 2
-    "$fault_run" "$shim" "$most" "$name" /bin/bash -c "$script" "$octet" "$@" || fails=1
+    inject "$name" /bin/bash -c "$script" "$octet" "$@"
 }
 try_in bench '"$0" bench -m "$1" -t 1 -p 4 -n 1 -r 1 >/dev/null' "$odd"
 try_in talk 'printf "In\n/reset\nAnd\n\n" | "$0" run -m "$1" -i -n 2 --temp 0 -t 2' "$model"
 try_in save 'printf "/save out\n/load out\n/quit\n" | "$0" run -m "$1" -i -p In -n 2 --temp 0 -t 2 && [ -e out ]' "$model"
 try_in serve "$(cat serve)" "$model"
+wait
+for name in "${names[@]}"; do
+    cat "$name.log"
+    [ ! -e "$name.bad" ] || fails=1
+done
+[ ${#names[@]} = 21 ] || { echo "${#names[@]} commands, expected 21"; fails=1; }
 
 # Files that fail while they are mapped: a line with their name, nothing left.
 cut()
