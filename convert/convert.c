@@ -23,7 +23,7 @@ static oct_status check_tokenizer(const oct_source *src, oct_lines *warnings, oc
     oct_spm *spm = NULL;
     oct_error e = {0};
     if (oct_spm_new(src->tokenizer, src->tokenizer_bytes, &spm, &e) != OCT_OK)
-        return oct_fail(err, OCT_ERR_FORMAT, "%s: not a SentencePiece model: %s", path, e.text);
+        return oct_fail(err, e.status, "%s: %s", path, e.text);
     int64_t n = oct_spm_size(spm);
     oct_status s = OCT_OK;
     if (n > cfg->n_vocab)

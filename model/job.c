@@ -38,6 +38,7 @@ typedef struct made {
 struct oct_job {
     oct_comm *comm;
     oct_job_voice voice;
+    order order;  /* the last one given or received; here, so that none lacks memory */
     bool over;    /* all ranks know that the job has ended */
     int n_others; /* ranks that run another program than rank 0 */
     bool settled; /* the layout: later sessions keep it, what it leaves out is unmapped */
@@ -169,19 +170,34 @@ oct_status oct_job_join(oct_job_say_fn *say, void *ctx, oct_job **out, oct_error
     return status;
 }
 
+oct_status oct_job_compare(oct_job *j, int n_words, char *const *words, oct_error *err)
+{
+    const oct_job_voice silent = {0};
+    int differ = 0;
+    if (!j || j->over)
+        return OCT_OK;
+    OCT_TRY(oct_rank_words_differ(j->comm, n_words, words, j->comm->rank == 0 ? &j->voice : &silent,
+                                  &differ, err));
+    if (differ == 0)
+        return OCT_OK;
+    j->over = true;
+    if (j->comm->rank > 0) /* rank 0 tells; this one has nothing to serve */
+        return OCT_OK;
+    return oct_fail(err, OCT_ERR_COMM,
+                    "the ranks have different arguments (with %%r in its name each opens a "
+                    "file of its own)");
+}
+
 void oct_job_leave(oct_job *j)
 {
     oct_error err = {0};
     if (!j)
         return;
     oct_comm *c = j->comm;
-    order *o =
-        c && c->size > 1 && c->rank == 0 && !j->over && !c->broken ? calloc(1, sizeof *o) : NULL;
-    if (o) {
-        o->what = ORDER_END;
-        (void)!c->broadcast(c, o, sizeof *o, &err);
+    if (c && c->size > 1 && c->rank == 0 && !j->over && !c->broken) {
+        j->order = (order){.what = ORDER_END};
+        (void)!c->broadcast(c, &j->order, sizeof j->order, &err);
     }
-    free(o);
     if (c)
         c->free(c);
     free(j);
@@ -576,10 +592,10 @@ static oct_status serve_once(oct_job *j, const order *o, oct_error *err)
 oct_status oct_job_serve(oct_job *j, oct_error *err)
 {
     oct_comm *c = j->comm;
+    order *o = &j->order;
+    oct_status status = OCT_OK;
     if (j->over)
         return oct_fail(err, OCT_ERR_COMM, "the ranks do not fit together");
-    order *o = calloc(1, sizeof *o);
-    oct_status status = o ? OCT_OK : oct_fail(err, OCT_ERR_MEMORY, "no memory for orders");
     while (status == OCT_OK) {
         status = c->broadcast(c, o, sizeof *o, err);
         o->path[sizeof o->path - 1] = 0;
@@ -590,7 +606,6 @@ oct_status oct_job_serve(oct_job *j, oct_error *err)
         else
             break;
     }
-    free(o);
     if (status != OCT_OK && status != OCT_ERR_COMM) /* what only this one has found ends all */
         c->broken = true;
     return status;

@@ -7,6 +7,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <xxhash.h>
+
 #include "job_impl.h"
 #include "machine.h"
 
@@ -106,6 +108,113 @@ int oct_rank_programs_differ(const oct_rank_build *b, int n, const oct_job_voice
         differ++;
     }
     return differ;
+}
+
+/* ---- what they were given -------------------------------------------------------------------- */
+
+/* Words, each with its 0 behind it. */
+typedef struct given {
+    char host[64];
+    uint64_t hash, bytes;
+} given;
+
+static char *join_words(int n_words, char *const *words, given *g)
+{
+    memset(g, 0, sizeof *g);
+    gethostname(g->host, sizeof g->host - 1);
+    for (int i = 0; i < n_words; i++)
+        g->bytes += strlen(words[i]) + 1;
+    char *text = malloc(g->bytes + 1), *at = text;
+    for (int i = 0; i < n_words && text; i++)
+        at = stpcpy(at, words[i]) + 1;
+    g->hash = text ? XXH3_64bits(text, g->bytes) : 0;
+    return text;
+}
+
+static bool same_words(const given *a, const given *b)
+{
+    return a->hash == b->hash && a->bytes == b->bytes;
+}
+
+/* A word, and what belongs to it: its option before it, or the option's value behind it. */
+static void quote(const char *word, const char *before, const char *end, char out[200])
+{
+    const char *next = word < end ? word + strlen(word) + 1 : end;
+    if (word == end)
+        snprintf(out, 200, "no more");
+    else if (word[0] != '-' && before[0] == '-')
+        snprintf(out, 200, "%.90s %.90s", before, word);
+    else
+        snprintf(out, 200, "%.90s%s%.90s", word, next < end && next[0] != '-' ? " " : "",
+                 next < end && next[0] != '-' ? next : "");
+}
+
+/* The first word of mine that is not rank 0's. */
+static void name_difference(const char *mine, const given *g, const char *first, const given *f,
+                            char out[OCT_ERROR_TEXT])
+{
+    const char *a = mine, *b = first, *before = "";
+    const char *end = mine + g->bytes, *first_end = first + f->bytes;
+    char own[200], other[200];
+    while (a < end && b < first_end && strcmp(a, b) == 0) {
+        before = a;
+        a += strlen(a) + 1;
+        b += strlen(b) + 1;
+    }
+    quote(a, before, end, own);
+    quote(b, before, first_end, other);
+    snprintf(out, OCT_ERROR_TEXT, "%s; rank 0 on %s has %s", own, f->host, other);
+}
+
+/* Rank 0's words reach all; each that has others says which. */
+static oct_status tell_differences(oct_comm *c, const char *mine, const given *all,
+                                   const oct_job_voice *v, oct_error *err)
+{
+    typedef char line[OCT_ERROR_TEXT];
+    char *first = malloc(all[0].bytes + 1);
+    line own = "", *lines = calloc((size_t)c->size, sizeof *lines);
+    oct_status status = OCT_OK;
+    if (!first || !lines) {
+        c->broken = true; /* the others talk by now */
+        status = oct_fail(err, OCT_ERR_MEMORY, "no memory for the arguments of %d ranks", c->size);
+    } else if (c->rank == 0) {
+        memcpy(first, mine, all[0].bytes);
+    }
+    if (status == OCT_OK)
+        status = c->broadcast(c, first, all[0].bytes, err);
+    if (status == OCT_OK && !same_words(&all[c->rank], &all[0]))
+        name_difference(mine, &all[c->rank], first, &all[0], own);
+    if (status == OCT_OK)
+        status = c->gather(c, own, sizeof own, lines, err);
+    for (int i = 1; i < c->size && status == OCT_OK; i++)
+        if (lines[i][0])
+            oct_job_tell(v, OCT_JOB_ERROR, "rank %d on %s: other arguments than rank 0: %s", i,
+                         all[i].host, lines[i]);
+    free(lines);
+    free(first);
+    return status;
+}
+
+oct_status oct_rank_words_differ(oct_comm *c, int n_words, char *const *words,
+                                 const oct_job_voice *v, int *differ, oct_error *err)
+{
+    given mine, *all = calloc((size_t)c->size, sizeof *all);
+    char *text = join_words(n_words, words, &mine);
+    oct_status status = OCT_OK;
+    *differ = 0;
+    if (!all || !text) {
+        c->broken = true; /* the others compare by now */
+        status = oct_fail(err, OCT_ERR_MEMORY, "no memory to compare %d ranks", c->size);
+    }
+    if (status == OCT_OK)
+        status = c->gather(c, &mine, sizeof mine, all, err);
+    for (int i = 1; i < c->size && status == OCT_OK; i++)
+        *differ += !same_words(&all[i], &all[0]);
+    if (status == OCT_OK && *differ > 0)
+        status = tell_differences(c, text, all, v, err);
+    free(text);
+    free(all);
+    return status;
 }
 
 /* ---- one rank ------------------------------------------------------------------------------- */

@@ -33,6 +33,13 @@ int oct_rank_builds_differ(const oct_rank_build *b, int n, const oct_job_voice *
  * compared, but they do not belong together. */
 int oct_rank_programs_differ(const oct_rank_build *b, int n, const oct_job_voice *v);
 
+/* ---- what they were given -------------------------------------------------------------------- */
+
+/* On all ranks: tells of each that was given other words than rank 0; *differ: how many. */
+OCT_MUST_CHECK oct_status oct_rank_words_differ(oct_comm *c, int n_words, char *const *words,
+                                                const oct_job_voice *v, int *differ,
+                                                oct_error *err);
+
 /* ---- memory, cores, models ------------------------------------------------------------------- */
 
 /* What a rank says of itself before anything is loaded. */

@@ -8,14 +8,19 @@
 #include <string.h>
 
 enum {
-    NORMALIZER = 3, /* fields of ModelProto */
+    PIECES = 1, /* fields of ModelProto */
+    NORMALIZER = 3,
     DENORMALIZER = 5,
     CHARSMAP = 2, /* of NormalizerSpec */
-    VARINT = 0,   /* wire types */
+    PIECE = 1,    /* of SentencePiece */
+    TYPE = 3,
+    USER_DEFINED = 4, /* a value of TYPE */
+    VARINT = 0,       /* wire types */
     FIXED64 = 1,
     BYTES = 2,
     FIXED32 = 5,
     MAX_PREFIXES = 32,
+    MAX_NESTED = 64, /* user-defined pieces that begin one another */
     MAX_TEXT = 1024,
     LABELS = 256
 };
@@ -40,17 +45,18 @@ static bool read_varint(bytes *b, uint64_t *v)
     return false;
 }
 
-/* The next field: its number, and what it holds if that is bytes (else NULL). */
-static bool read_field(bytes *b, uint64_t *number, bytes *content)
+/* The next field: its number, and what it holds: bytes (else NULL) or a number of variable length. */
+static bool read_field(bytes *b, uint64_t *number, bytes *content, uint64_t *value)
 {
     uint64_t tag, n;
     *content = (bytes){NULL, NULL};
+    *value = 0;
     if (!read_varint(b, &tag) || tag > UINT32_MAX || tag < 8)
         return false;
     *number = tag >> 3;
     const size_t left = (size_t)(b->end - b->at);
     switch (tag & 7) {
-    case VARINT: return read_varint(b, &n);
+    case VARINT: return read_varint(b, value);
     case FIXED64: n = 8; break;
     case FIXED32: n = 4; break;
     case BYTES:
@@ -231,9 +237,9 @@ static oct_status check_spec(const uint8_t *start, bytes spec, const char *whose
 {
     while (spec.at < spec.end) {
         const uint8_t *at = spec.at;
-        uint64_t number;
+        uint64_t number, value;
         bytes content;
-        if (!read_field(&spec, &number, &content))
+        if (!read_field(&spec, &number, &content, &value))
             return broken(start, at, err);
         if (number == CHARSMAP && content.at)
             OCT_TRY(check_map(&content, whose, err));
@@ -241,14 +247,106 @@ static oct_status check_spec(const uint8_t *start, bytes spec, const char *whose
     return OCT_OK;
 }
 
+/* Adds a piece to user[*n] if it is user-defined, or may be to the library: of several texts the last
+ * counts, of several types the last that it knows. user may be NULL: counted only. */
+static oct_status add_user_piece(const uint8_t *start, bytes piece, bytes *user, size_t *n,
+                                 oct_error *err)
+{
+    bytes text = {piece.end, piece.end};
+    bool is_user = false;
+    while (piece.at < piece.end) {
+        const uint8_t *at = piece.at;
+        uint64_t number, value;
+        bytes content;
+        if (!read_field(&piece, &number, &content, &value))
+            return broken(start, at, err);
+        if (number == PIECE && content.at)
+            text = content;
+        is_user |= number == TYPE && (uint32_t)value == USER_DEFINED;
+    }
+    if (is_user && user)
+        user[*n] = text;
+    *n += is_user;
+    return OCT_OK;
+}
+
+static bool begins(const bytes *a, const bytes *b)
+{
+    const size_t n = (size_t)(a->end - a->at);
+    return n <= (size_t)(b->end - b->at) && memcmp(a->at, b->at, n) == 0;
+}
+
+/* By bytes; one that begins another comes before it. */
+static int by_text(const void *a, const void *b)
+{
+    const bytes *x = a, *y = b;
+    const size_t n = (size_t)(x->end - x->at), k = (size_t)(y->end - y->at);
+    const int order = memcmp(x->at, y->at, n < k ? n : k);
+    return order ? order : (n > k) - (n < k);
+}
+
+/* The library looks for the user-defined pieces that a text begins with, keeps MAX_NESTED of them on the
+ * stack, and then reads as many as it has found. */
+static oct_status check_nested(bytes *user, size_t n, oct_error *err)
+{
+    bytes open[MAX_NESTED];
+    int depth = 0;
+    qsort(user, n, sizeof *user, by_text);
+    for (size_t i = 0; i < n; i++) {
+        while (depth > 0 && !begins(&open[depth - 1], &user[i]))
+            depth--;
+        if (depth == MAX_NESTED)
+            return oct_fail(err, OCT_ERR_FORMAT,
+                            "tokenizer: more than %d user-defined pieces begin one another, up to "
+                            "one of %zu bytes",
+                            MAX_NESTED, (size_t)(user[i].end - user[i].at));
+        open[depth++] = user[i];
+    }
+    return OCT_OK;
+}
+
+/* All pieces of a model; user as of add_user_piece. */
+static oct_status list_user_pieces(bytes b, bytes *user, size_t *n, oct_error *err)
+{
+    const uint8_t *start = b.at;
+    *n = 0;
+    while (b.at < b.end) {
+        const uint8_t *at = b.at;
+        uint64_t number, value;
+        bytes content;
+        if (!read_field(&b, &number, &content, &value))
+            return broken(start, at, err);
+        if (number == PIECES && content.at)
+            OCT_TRY(add_user_piece(start, content, user, n, err));
+    }
+    return OCT_OK;
+}
+
+static oct_status check_pieces(bytes b, oct_error *err)
+{
+    size_t n;
+    OCT_TRY(list_user_pieces(b, NULL, &n, err));
+    if (n <= MAX_NESTED)
+        return OCT_OK;
+    bytes *user = malloc(n * sizeof *user);
+    if (!user)
+        return oct_fail(err, OCT_ERR_MEMORY, "tokenizer: no memory for %zu pieces", n);
+    oct_status status = list_user_pieces(b, user, &n, err);
+    if (status == OCT_OK)
+        status = check_nested(user, n, err);
+    free(user);
+    return status;
+}
+
 oct_status oct_spm_check(const void *data, size_t n, oct_error *err)
 {
     bytes b = {data, (const uint8_t *)data + n};
+    OCT_TRY(check_pieces(b, err));
     while (b.at < b.end) {
         const uint8_t *at = b.at;
-        uint64_t number;
+        uint64_t number, value;
         bytes content;
-        if (!read_field(&b, &number, &content))
+        if (!read_field(&b, &number, &content, &value))
             return broken(data, at, err);
         if (content.at && (number == NORMALIZER || number == DENORMALIZER))
             OCT_TRY(check_spec(data, content, number == NORMALIZER ? "normalizer" : "denormalizer",

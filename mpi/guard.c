@@ -1,5 +1,6 @@
 #include "guard.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -8,7 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LAST_SECONDS = 3 };
+#include "machine.h"
+
+/* LOOK: how often this thread wakes. STALL: if it does not, its process was stopped, and can say nothing
+ * of others; it waits anew. */
+static const double LOOK_SECONDS = 0.5, STALL_SECONDS = 1;
+/* TURNS: ranks speak one after the other, a second apart, up to this one: the first ends the job. */
+enum { LAST_SECONDS = 3, TURNS = 4 };
 
 struct oct_guard {
     pthread_t thread;
@@ -16,8 +23,7 @@ struct oct_guard {
     pthread_cond_t ended;
     bool end;
     const char *what;
-    double seconds;
-    struct timespec until;
+    double seconds, started, until;
     oct_guard_say *say;
     void *ctx;
 };
@@ -25,17 +31,27 @@ struct oct_guard {
 static void *guard(void *arg)
 {
     oct_guard *g = arg;
-    int e = 0;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const int turn = rank ? atoi(rank) : 0;
+    g->until += turn < TURNS ? turn : TURNS;
     pthread_mutex_lock(&g->lock);
-    while (!g->end && e == 0)
-        e = pthread_cond_timedwait(&g->ended, &g->lock, &g->until);
+    for (double seen = g->started; !g->end;) {
+        const double now = oct_seconds();
+        if (now - seen > LOOK_SECONDS + STALL_SECONDS)
+            g->until = now + g->seconds;
+        if (now >= g->until)
+            break;
+        seen = now;
+        const double next = now + LOOK_SECONDS < g->until ? now + LOOK_SECONDS : g->until;
+        const struct timespec at = {(time_t)next, (long)(1e9 * (next - floor(next)))};
+        (void)pthread_cond_timedwait(&g->ended, &g->lock, &at);
+    }
     bool late = !g->end;
     pthread_mutex_unlock(&g->lock);
     if (!late)
         return NULL;
     char text[OCT_ERROR_TEXT], host[64] = "";
     gethostname(host, sizeof host - 1);
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     snprintf(
         text, sizeof text,
         "MPI: rank %s on %s waits for the others in %s, for %.0f s now: one has not been started, "
@@ -58,8 +74,8 @@ oct_guard *oct_guard_begin(const char *what, double seconds, oct_guard_say *say,
     g->seconds = seconds;
     g->say = say;
     g->ctx = ctx;
-    clock_gettime(CLOCK_MONOTONIC, &g->until);
-    g->until.tv_sec += (time_t)seconds;
+    g->started = oct_seconds();
+    g->until = g->started + seconds;
     pthread_mutex_init(&g->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

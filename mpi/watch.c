@@ -25,11 +25,14 @@ static const double SILENCE_SECONDS = 6;  /* after which a rank is lost */
 static const double UNHEARD_SECONDS = 10; /* after which a rank that was never heard is told of */
 static const double STALL_SECONDS = 2; /* this thread did not run: nothing can be said of others */
 static const double QUIET_SECONDS = 3; /* after such a stall */
-enum { REFUSALS = 2, LAST_SECONDS = 3, TOLD = 2 /* of beat.leaving */ };
+enum { REFUSALS = 2, LAST_SECONDS = 3 };
+/* Of beat.leaving: what a rank does beside its work. LEAVING: it waits for the others in MPI_Finalize,
+ * and goes on sending; TOLD: it has told of one that is lost; GONE: its last packet. */
+enum { LEAVING = 1, TOLD, GONE };
 
 typedef struct beat {
-    uint64_t key;          /* the receiver's */
-    int32_t from, leaving; /* TOLD: this rank has told of one that is lost */
+    uint64_t key; /* the receiver's */
+    int32_t from, leaving;
     int64_t layer;
 } beat;
 
@@ -47,8 +50,8 @@ static const struct {
 typedef struct peer {
     oct_watch_address address;
     oct_watch_place at; /* where its packets come from, once heard */
-    bool heard, leaving, told;
-    int refusals;
+    bool heard, told;
+    int leaving, refusals;
     int64_t layer;
     double last;
 } peer;
@@ -63,7 +66,8 @@ struct oct_watch {
     void *ctx;
     pthread_t thread;
     bool running;
-    _Atomic bool stop, leaving;
+    _Atomic bool stop;
+    _Atomic int leaving;
     bool i_told, other_told;        /* of a rank that is lost */
     double started, checked, quiet; /* quiet: no judgement before */
 };
@@ -184,7 +188,7 @@ oct_status oct_watch_new(int rank, int size, oct_watch **out, oct_watch_address 
 
 /* ---- sending and receiving ------------------------------------------------------------------ */
 
-static void send_to(oct_watch *w, const peer *p, const oct_watch_place *to, bool leaving)
+static void send_to(oct_watch *w, const peer *p, const oct_watch_place *to, int leaving)
 {
     const beat b = {p->address.key, w->rank, w->i_told ? TOLD : leaving,
                     atomic_load_explicit(w->layer, memory_order_relaxed)};
@@ -198,7 +202,7 @@ static void send_to(oct_watch *w, const peer *p, const oct_watch_place *to, bool
 
 static void send_beats(oct_watch *w)
 {
-    bool leaving = atomic_load(&w->leaving);
+    int leaving = atomic_load(&w->leaving);
     for (int r = 0; r < w->size; r++) {
         const peer *p = &w->peers[r];
         if (r == w->rank)
@@ -263,7 +267,7 @@ static void read_beats(oct_watch *w, int family)
         peer *p = &w->peers[b.from];
         p->at = from;
         p->heard = true;
-        p->leaving |= b.leaving != 0;
+        p->leaving = b.leaving > p->leaving ? b.leaving : p->leaving;
         w->other_told |= b.leaving == TOLD;
         p->layer = b.layer;
         p->last = oct_seconds();
@@ -339,13 +343,14 @@ static void warn(const oct_watch *w, const char *text)
 static void check(oct_watch *w, double t)
 {
     double gap = t - w->checked;
-    bool leaving = atomic_load(&w->leaving);
+    bool leaving = atomic_load(&w->leaving) != 0;
     w->checked = t;
     if (gap > STALL_SECONDS) /* if this rank was stopped, the others have told, and end the job */
         w->quiet = t + QUIET_SECONDS;
     for (int r = 0; r < w->size; r++) {
         peer *p = &w->peers[r];
-        if (r == w->rank || p->leaving)
+        /* A process that has left is gone, which shows in its last packet, or where none arrives. */
+        if (r == w->rank || p->leaving > LEAVING || (p->leaving && p->refusals > 0))
             continue;
         if (t < w->quiet) {
             p->last = t;
@@ -395,6 +400,8 @@ static void *watch(void *arg)
         if (f[0].revents && read(w->wake, &count, sizeof count) > 0)
             next = 0;
     }
+    if (atomic_load(&w->leaving))
+        atomic_store(&w->leaving, GONE);
     send_beats(w);
     return NULL;
 }
@@ -432,7 +439,7 @@ static void wake(oct_watch *w)
 
 void oct_watch_leave(oct_watch *w)
 {
-    atomic_store(&w->leaving, true);
+    atomic_store(&w->leaving, LEAVING);
     wake(w);
 }
 

@@ -57,29 +57,53 @@ finds "no RELRO" $good -Wl,-z,norelro
 finds "not bound at the start" -fPIE -pie -Wl,-z,lazy
 finds "an executable stack" $good -Wl,-z,execstack
 
-# ---- all that was built ------------------------------------------------------------------------------
-n=0
-# Not what CMake made to try the compiler.
-while IFS= read -r file; do
-    readelf -h "$file" 2>/dev/null | grep -q 'Type: *\(DYN\|EXEC\)' || continue
-    n=$((n + 1))
-    found=$(faults "$file")
-    [ -z "$found" ] || bad "${file#"$OCT_TEST_BUILD"/}: $found"
-done < <(find "$OCT_TEST_BUILD" -name CMakeFiles -prune -o -type f \( -perm -u+x -o -name '*.so*' \) -print)
-[ $n -ge 20 ] || bad "only $n programs and libraries found"
+# ---- all that was built, and all that is installed ----------------------------------------------------
+# look_at FOLDER LEAST: every program and library in it; not what CMake made to try the compiler
+look_at()
+{
+    local file found n=0
+    while IFS= read -r file; do
+        readelf -h "$file" 2>/dev/null | grep -q 'Type: *\(DYN\|EXEC\)' || continue
+        n=$((n + 1))
+        found=$(faults "$file")
+        [ -z "$found" ] || bad "${file#"$1"/}: $found"
+    done < <(find "$1" -name CMakeFiles -prune -o -type f \( -perm -u+x -o -name '*.so*' \) -print)
+    [ $n -ge "$2" ] || bad "only $n programs and libraries found in $1"
+    echo "$n programs and libraries in $1"
+}
+look_at "$OCT_TEST_BUILD" 20
+manifest=$OCT_TEST_BUILD/install_manifest.txt
+[ ! -f "$manifest" ] || cp "$manifest" kept
+cmake --install "$OCT_TEST_BUILD" --prefix "$tmp/prefix" >log 2>&1 || bad "install: $(cat log)"
+rm -f "$manifest"
+[ ! -f kept ] || cp kept "$manifest" # of the user's own installation
+look_at "$tmp/prefix" 2
+for file in $(find "$tmp/prefix" -type f); do # no folder that somebody else could make one day
+    if readelf -d "$file" 2>/dev/null | grep -q "PATH.*\[.*$OCT_TEST_BUILD"; then
+        bad "installed ${file#"$tmp/prefix"/} looks into the build folder"
+    fi
+done
 
 octet=$OCT_TEST_OCTET
-touch libjansson.so.4 libhwloc.so.15 libc.so.6 liboctet_mpi.so
-"$octet" --version >/dev/null || bad "octet loads a library of the current folder"
+# Everything that is loaded, at the start or later, lies here too, and is no library.
+for name in $(readelf -d "$octet" "$OCT_TEST_BUILD"/lib/liboctet.so "$OCT_TEST_BUILD"/mpi/*.so 2>/dev/null |
+    sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p') liboctet_mpi.so libcuda.so.1 libopenblas.so.0 liboctet.so; do
+    echo no library >"$name"
+done
+for program in "$octet" "$tmp/prefix/bin/octet"; do
+    "$program" info >log 2>&1 || bad "$program loads a library of the current folder: $(cat log)"
+    strace -f -e trace=open,openat -o calls "$program" run -m "$OCT_TEST_MODELS/tiny-grok.gguf" -p And -n 1 --blas \
+        >log 2>&1 || [ ! -e calls ] || bad "$program run: $(cat log)"
+    ! grep -E '(AT_FDCWD, |open\()"[^/]*\.so' calls 2>/dev/null || bad "$program opens libraries here"
+done
 if [ "$OCT_TEST_SANITIZE" = 1 ] || [ "$OCT_TEST_BUILD_TYPE" = Debug ]; then
     echo "SKIPPED stack protectors and checked functions: not a release build"
 else
-    for file in "$octet" "$OCT_TEST_BUILD"/liboctet.so "$OCT_TEST_BUILD"/mpi/liboctet_mpi.so; do
-        [ -e "$file" ] || continue
+    for file in "$octet" "$OCT_TEST_BUILD"/lib/liboctet.so "$OCT_TEST_BUILD"/mpi/liboctet_mpi.so; do
+        [ -e "$file" ] || { echo "SKIPPED: no ${file##*/}" && continue; }
         for symbol in __stack_chk_fail __snprintf_chk; do
             nm -D "$file" | grep -q " U $symbol@" || bad "${file##*/} does not use $symbol"
         done
     done
 fi
-[ $fails = 0 ] && echo "$n programs and libraries"
-exit $fails
+exit $((fails > 0))

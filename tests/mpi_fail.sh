@@ -115,6 +115,27 @@ else
     say "another build: SKIPPED, no objcopy"
 fi
 
+# Arguments of its own: each way to differ is told, and no text is made with rank 0's alone.
+# other_words PATTERN OPTION ...: what rank 1 is given besides
+other_words() {
+    local pattern=$1
+    shift
+    refused "rank 1 with $*" "^octet: rank 1 on .*: other arguments than rank 0: $pattern" \
+        -n 1 "${run[@]}" -m "$model" : -n 1 "${run[@]}" "$@"
+    [ "$(grep -c '^octet: ' "$work/err")" = 2 ] || bad "rank 1 with $*: not two lines"
+}
+other_words "-m $work/model-1.gguf; rank 0 on .* has -m $model\$" -m "$work/model-1.gguf"
+other_words '--kv f32; rank 0 on .* has no more$' -m "$model" --kv f32
+other_words 'no more; rank 0 on .* has -m ' # it has none
+other_words "-n 5; rank 0 on .* has -m " -n 5 -m "$model"
+refused "another command" '^octet: rank 1 on .*: other arguments than rank 0: ppl; rank 0 on .* has run' \
+    -n 1 "${run[@]}" -m "$model" : -n 1 "$octet" ppl -m "$model" -f "$work/short"
+refused "two of four with other arguments" '^octet: rank 3 on .*: other arguments' \
+    -n 1 "${run[@]}" -m "$model" : -n 1 "${run[@]}" -m "$model" -t 2 : \
+    -n 1 "${run[@]}" -m "$model" : -n 1 "${run[@]}" -m "$model" -c 9
+grep -q '^octet: rank 1 on .*: other arguments' "$work/err" || bad "rank 1 of four was not told of"
+grep -q '^octet: rank 2' "$work/err" && bad "rank 2 of four was told of"
+
 # 500 caches of 4 bytes are 3 GB on one rank, 1.5 on each of two.
 if [ "$OCT_TEST_SANITIZE" = 1 ]; then
     say "too little memory: SKIPPED, AddressSanitizer maps more than any limit"

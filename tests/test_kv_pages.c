@@ -23,7 +23,7 @@ typedef struct world {
     int64_t len[SEQS];
     uint64_t content[MAX_PAGES][OCT_KV_PAGE]; /* of a position: a hash of all ids up to it */
     uint64_t copied;
-    int64_t full, reused, undone; /* how often it happened */
+    int64_t full, reused, undone, orphans; /* how often it happened */
 } world;
 
 static uint64_t continue_hash(uint64_t hash, int32_t id)
@@ -59,7 +59,34 @@ static int64_t count_holders(const world *w, int *holders)
     return used;
 }
 
-static void check(const world *w)
+/* The list of the index: each page stands behind the one that it continues, and those are all that can be
+ * found from the beginning; pages whose beginning was given up are not among them. Returns how many. */
+static int64_t check_list(const world *w)
+{
+    oct_error err = {0};
+    oct_kv_listed *list;
+    bool listed[MAX_PAGES] = {false};
+    int64_t n, orphans = 0;
+    assert_int_equal(oct_kv_pages_list(&w->p, &list, &n, &err), OCT_OK);
+    for (int64_t i = 0; i < n; i++) {
+        const oct_kv_page *page = &w->p.page[list[i].page];
+        assert_true(page->serial > 0 && !listed[list[i].page] && list[i].parent < i);
+        assert_true(page->parent ==
+                    (list[i].parent < 0 ? 0 : w->p.page[list[list[i].parent].page].serial));
+        listed[list[i].page] = true;
+    }
+    for (int64_t i = 0; i < w->p.n_pages; i++) {
+        bool before = w->p.page[i].parent == 0;
+        for (int64_t k = 0; k < w->p.n_pages && !before; k++)
+            before = listed[k] && w->p.page[k].serial == w->p.page[i].parent;
+        orphans += w->p.page[i].serial > 0 && !before;
+        assert_int_equal(listed[i], w->p.page[i].serial > 0 && before);
+    }
+    free(list);
+    return orphans;
+}
+
+static void check(world *w)
 {
     int holders[MAX_PAGES];
     int64_t used = count_holders(w, holders), queued = 0, stacked = 0;
@@ -83,6 +110,7 @@ static void check(const world *w)
     assert_int_equal(stacked, w->p.n_free);
     assert_int_equal(used + queued + stacked + w->p.n_fresh, w->p.n_pages);
     assert_int_equal(w->p.n_copied, w->copied);
+    w->orphans += check_list(w);
 }
 
 /* What a batch needs, counted from the tables: of m sequences of a batch on a page that r hold all
@@ -230,6 +258,7 @@ static void run_world(int64_t n_pages, oct_kv_hash_fn *hash, uint64_t seed, int 
         (long long)w->reused);
     assert_true(w->copied > 0 && w->undone > 0 && w->reused > 0);
     assert_true(n_pages >= MAX_PAGES || w->full > 0);
+    assert_true(n_pages >= MAX_PAGES || w->orphans > 0);
     for (int64_t q = 0; q < SEQS; q++) {
         oct_kv_pages_truncate(&w->p, q, 0);
         w->len[q] = 0;

@@ -204,12 +204,81 @@ static void test_bad_fields(void **state)
     }
 }
 
+/* The shipped model without its last n pieces, and n that begin one another, "QQQ" and so on: fields of
+ * each are text, score, type. how: 0: user-defined; 1: the last of two texts, and a type that the library
+ * does not know behind the one that it does; 2: only the first is user-defined; 3: a type of 33 bits, of
+ * which the library keeps 32. */
+static size_t with_nested(int n, int how, uint8_t *out)
+{
+    size_t starts[8192], n_pieces = 0, at = 0;
+    while (at < n_shipped && shipped[at] == (1 << 3 | 2) && n_pieces < 8192) {
+        starts[n_pieces++] = at;
+        at += 2 + shipped[at + 1]; /* pieces are short */
+    }
+    size_t size = starts[n_pieces - (size_t)n];
+    memcpy(out, shipped, size);
+    for (int i = 0; i < n; i++) {
+        uint8_t piece[400];
+        size_t k = 0;
+        const int user = how == 2 && i > 0 ? 1 : 4;
+        if (how == 1) {
+            memcpy(piece, "\x0a\x01x", 3);
+            k = 3;
+        }
+        piece[k++] = 1 << 3 | 2;
+        k += put_varint(piece + k, (uint64_t)i + 3);
+        memset(piece + k, 'Q', (size_t)i + 3);
+        k += (size_t)i + 3;
+        piece[k++] = 3 << 3;
+        k += put_varint(piece + k, (uint64_t)user | (how == 3 ? UINT64_C(1) << 32 : 0));
+        if (how == 1) {
+            piece[k++] = 3 << 3;
+            piece[k++] = 77;
+        }
+        out[size++] = 1 << 3 | 2;
+        size += put_varint(out + size, k);
+        memcpy(out + size, piece, k);
+        size += k;
+    }
+    memcpy(out + size, shipped + at, n_shipped - at);
+    return size + n_shipped - at;
+}
+
+/* The library reads beyond its stack for a text that begins with more than 64 user-defined pieces. */
+static void test_nested_pieces(void **state)
+{
+    static uint8_t model[ROOM];
+    static const struct {
+        int n, how;
+        bool good;
+    } cases[] = {{64, 0, true},  {65, 0, false}, {100, 0, false}, {64, 1, true},
+                 {65, 1, false}, {100, 2, true}, {64, 3, true},   {65, 3, false}};
+    char text[300];
+    (void)state;
+    memset(text, 'Q', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oct_spm *t = NULL;
+        oct_error err = {0};
+        const size_t n = with_nested(cases[i].n, cases[i].how, model);
+        const oct_status status = oct_spm_new(model, n, &t, &err);
+        if (cases[i].good ? status != OCT_OK : status != OCT_ERR_FORMAT)
+            fail_msg("case %zu: %s", i, err.text);
+        if (cases[i].good)
+            same_ids(t, text, text);
+        else
+            assert_non_null(strstr(err.text, "more than 64 user-defined pieces begin one another"));
+        oct_spm_free(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_map),
         cmocka_unit_test(test_bad_maps),
         cmocka_unit_test(test_bad_fields),
+        cmocka_unit_test(test_nested_pieces),
     };
     FILE *f = fopen(OCT_TEST_TINY "/tokenizer.model", "rb");
     n_shipped = f ? fread(shipped, 1, ROOM, f) : 0;

@@ -28,7 +28,7 @@ const char oct_program_exit_codes[] =
 static int run_command(const oct_command *c, int argc, char **argv)
 {
     /* The others need not wait for one that works alone; perhaps they are other programs. */
-    int code = c->ranks ? oct_ranks_start(c->lasts) : -1;
+    int code = c->ranks ? oct_ranks_start(argc, argv, c->lasts) : -1;
     if (code >= 0)
         return code;
     code = c->run(argc, argv);

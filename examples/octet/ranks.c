@@ -30,10 +30,13 @@ static int serve(void)
     return status == OCT_OK ? OCT_EXIT_OK : OCT_EXIT_ERROR;
 }
 
-int oct_ranks_start(bool lasts)
+int oct_ranks_start(int argc, char **argv, bool lasts)
 {
     oct_error err = {0};
-    if (oct_job_join(say, NULL, &job, &err) != OCT_OK) {
+    oct_status status = oct_job_join(say, NULL, &job, &err);
+    if (status == OCT_OK)
+        status = oct_job_compare(job, argc, argv, &err);
+    if (status != OCT_OK) {
         int code = oct_cli_fail(&err);
         oct_ranks_end();
         return code;

@@ -11,8 +11,9 @@
 
 /* Joins the job if a launcher (mpirun, srun) started this process as one of several; only then is
  * the MPI module loaded. Returns -1 to go on as the program, or the exit code: of a rank that has
- * served until the end, or after an error. lasts: such a rank leaves a first signal to rank 0. */
-int oct_ranks_start(bool lasts);
+ * served until the end, or after an error, one that was given other arguments than rank 0 for
+ * instance. lasts: a rank that serves leaves a first signal to rank 0. */
+int oct_ranks_start(int argc, char **argv, bool lasts);
 
 oct_job *oct_ranks_job(void); /* NULL: one process */
 

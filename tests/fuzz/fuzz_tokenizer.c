@@ -111,6 +111,17 @@ static void put_pieces(message *m, script *s)
     }
 }
 
+/* Pieces that begin one another, of one type. */
+static void put_chain(message *m, script *s)
+{
+    char piece[160];
+    const int n = next(s) % 128;
+    const uint64_t type = 1 + next(s) % 5;
+    memset(piece, 'a' + next(s) % 3, sizeof piece);
+    for (int i = 0; i < n; i++)
+        put_piece(m, piece, 17 + (size_t)i, -(float)i, type);
+}
+
 /* A double-array trie of whole blocks: edges are entered as the script says, right or not. */
 static size_t make_map(script *s, uint8_t *map)
 {
@@ -181,6 +192,8 @@ static void make_model(message *m, script *s)
     if (what & 64) { /* once more: merged with the first */
         put_normalizer(m, s, 3);
         put(m, s->at, (size_t)(s->end - s->at));
+    } else {
+        put_chain(m, s);
     }
 }
 
