@@ -70,10 +70,26 @@ static bool bring(planner *a, const oct_tensor *t, int place)
  * none of the host's time. */
 static bool add_streamed(planner *a, const oct_node *n, int place)
 {
-    const oct_tensor *x = n->in[0], *routes = n->in[1];
-    return bring(a, x, place) && bring(a, routes, place) && bring(a, x, OCT_HOST) &&
-           bring(a, routes, OCT_HOST) &&
-           add_step(a, (oct_step){.node = n, .place = place, .from = place, .streamed = true});
+    const int to[2] = {place, OCT_HOST};
+    for (int i = 0; i < 2; i++)
+        if (!bring(a, n->in[0], to[i]) || (n->in[1] && !bring(a, n->in[1], to[i])))
+            return false;
+    return add_step(a, (oct_step){.node = n, .place = place, .from = place, .streamed = true});
+}
+
+/* Behind both sides of EXPERTS: their slots come together where they are read, unless it is by a
+ * COMBINE of the place's, which takes both. */
+static bool add_slots(planner *a, int i, int place)
+{
+    const oct_graph *g = a->p->graph;
+    const oct_node *n = &g->nodes[i], *next = i + 1 < g->n_nodes ? n + 1 : NULL;
+    if (next && next->op == OCT_OP_COMBINE && a->spec->streams[i + 1] == place)
+        return true;
+    const bool stays = !n->in[1] && next && !oct_op_is_exchange(next->op);
+    const oct_step to_place = {.copied = n->out, .from = OCT_HOST, .place = place, .slots = true};
+    const oct_step to_host = {.copied = n->out, .from = place, .place = OCT_HOST, .slots = true};
+    a->valid[n->out->index] = (uint16_t)(stays ? 1u << place : 1u << OCT_HOST);
+    return add_step(a, stays ? to_place : to_host) != NULL;
 }
 
 /* COMBINE of what the place has streamed and the host's part. */
@@ -111,6 +127,8 @@ static oct_status add_node(planner *a, int i, oct_error *err)
         return no_memory(err);
     if (n->out)
         a->valid[n->out->index] = (uint16_t)(1u << place);
+    if (streams && !add_slots(a, i, streams))
+        return no_memory(err);
     /* The runner counts what the routers chose. */
     if (n->out && n->out->routes && !bring(a, n->out, OCT_HOST))
         return no_memory(err);

@@ -24,7 +24,9 @@ typedef struct oct_plan_spec {
                              the host's, and attention is where its keys and values are stored,
                              whatever it says. */
     /* [n_nodes] the place, of those that can, that may compute a part of EXPERTS of the host with
-     * weights that are brought to it; 0: none. It must be where its COMBINE is. NULL: all 0. */
+     * weights that are brought to it; 0: none. NULL: all 0. A COMBINE right behind it that says the
+     * same place sums there; else the host gets the slots, or of a dense model, whose experts are
+     * one, the place, unless ranks exchange them next. */
     const uint8_t *streams;
 } oct_plan_spec;
 
@@ -55,6 +57,7 @@ typedef struct oct_step {
     bool streamed;            /* EXPERTS for the host, see oct_run.elsewhere; at: of the host */
     bool joined; /* COMBINE of the place's slots and the host's, which lie in temporary memory */
     bool part;   /* a copy to the temporary memory of the step behind it, which is joined */
+    bool slots;  /* a copy of what the other side has made of the slots of the step before */
     size_t temp_offset; /* temporary memory in the place's buffer */
     size_t temp_bytes;
     /* Where the arrays of oct_node_arrays lie in the place: unit 0, though a place that packs them

@@ -61,25 +61,26 @@ static void note_choices(const running *a, const oct_node *n)
     a->tally->route_hash[n->layer] = hash;
 }
 
+/* Of EXPERTS: the expert of a slot. */
+static int64_t expert_of(const running *a, const oct_node *n, int64_t slot)
+{
+    if (!n->in[1])
+        return 0;
+    const unsigned char *data = data_at(a->r, OCT_HOST, n->in[1]);
+    const int32_t *expert = (const void *)(data + (size_t)(slot / n->n_used) * n->in[1]->row_bytes);
+    return expert[slot % n->n_used];
+}
+
 /* Experts that a device has read: it does not tell the host which. */
 static void note_read(const running *a, const oct_node *n)
 {
     const oct_shard *s = a->r->plan->shard;
-    const oct_tensor *routes = n->in[1];
-    uint64_t chosen = 1, each = oct_shard_read_bytes(s, n->w[0]) + oct_shard_read_bytes(s, n->w[1]);
-    int64_t rows = oct_run_rows(a->r->plan, a->run, n->in[0]);
-    if (routes) {
-        const unsigned char *data = data_at(a->r, OCT_HOST, routes);
-        chosen = 0;
-        for (int64_t i = 0; i < rows * n->n_used; i++) {
-            const int32_t *expert =
-                (const void *)(data + (size_t)(i / n->n_used) * routes->row_bytes);
-            int64_t e = expert[i % n->n_used];
-            chosen |= (uint64_t)(e >= s->experts.first && e < s->experts.end) << e;
-        }
+    uint64_t chosen = 0, each = oct_shard_read_bytes(s, n->w[0]) + oct_shard_read_bytes(s, n->w[1]);
+    for (int64_t i = 0; i < oct_run_rows(a->r->plan, a->run, n->out); i++) {
+        const int64_t e = expert_of(a, n, i);
+        chosen |= (uint64_t)(e >= s->experts.first && e < s->experts.end) << e;
     }
-    if (rows > 0)
-        a->run->bytes_read += (uint64_t)__builtin_popcountll(chosen) * each;
+    a->run->bytes_read += (uint64_t)__builtin_popcountll(chosen) * each;
 }
 
 /* The plan keeps the routes of all layers in the host's memory to the end. */
@@ -114,18 +115,27 @@ static oct_status settle(running *a, int but, oct_error *err)
 
 /* ---- streaming ---- */
 
+/* The host is to have all of a layer that was divided, or nothing of one that will be. */
+static void join(running *a)
+{
+    a->run->elsewhere = 0;
+    a->run->all_elsewhere = false;
+}
+
+/* Rows of each of the rank's experts; returns how many they are. */
 static int64_t chosen_rows(const running *a, const oct_node *n, int64_t rows[])
 {
-    const unsigned char *data = data_at(a->r, OCT_HOST, n->in[1]);
-    int64_t slots = oct_run_rows(a->r->plan, a->run, n->in[1]) * n->n_used;
+    const oct_shard_range mine = a->r->plan->shard->experts;
+    const int64_t slots = oct_run_rows(a->r->plan, a->run, n->out);
+    int64_t all = 0;
     for (int64_t e = 0; e < n->w[0]->layout.n_experts; e++)
         rows[e] = 0;
     for (int64_t i = 0; i < slots; i++) {
-        const int32_t *expert =
-            (const void *)(data + (size_t)(i / n->n_used) * n->in[1]->row_bytes);
-        rows[expert[i % n->n_used]]++;
+        const int64_t e = expert_of(a, n, i);
+        rows[e] += e >= mine.first && e < mine.end;
+        all += e >= mine.first && e < mine.end;
     }
-    return slots;
+    return all;
 }
 
 /* Divides the experts of a layer between the host, whose step is the next, and a device. */
@@ -134,11 +144,11 @@ static oct_status divide(running *a, int step, oct_error *err)
     const oct_step *s = &a->r->plan->steps[step];
     oct_backend *b = a->r->backend[s->place];
     int64_t rows[OCT_WEIGHT_MAX_EXPERTS];
-    a->run->elsewhere = 0;
-    a->run->all_elsewhere = false;
+    join(a);
     if (!(a->r->rates.link > 0))
         return OCT_OK;
-    OCT_TRY(settle(a, -1, err)); /* what the router has chosen */
+    if (s->node->in[1])
+        OCT_TRY(settle(a, -1, err)); /* what the router has chosen */
     if (chosen_rows(a, s->node, rows) == 0)
         return OCT_OK;
     a->run->elsewhere = oct_stream_choose(&a->r->rates, s->node, rows);
@@ -157,24 +167,52 @@ static oct_status divide(running *a, int step, oct_error *err)
 
 /* A place does its copies in order; what other places still read or write on the host comes first.
  */
+static oct_status move(running *a, const oct_step *s, unsigned char *to, const unsigned char *from,
+                       size_t bytes, oct_error *err)
+{
+    const int device = s->place == OCT_HOST ? s->from : s->place;
+    oct_backend *b = a->r->backend[device];
+    OCT_TRY(settle(a, device, err));
+    a->moving |= 1u << device;
+    return (s->place == OCT_HOST ? b->download : b->upload)(b, to, from, bytes, err);
+}
+
+/* The slots that a device has made, into the host's: all, or each run of them. */
+static oct_status bring_slots(running *a, const oct_step *s, oct_error *err)
+{
+    const oct_tensor *t = s->copied;
+    const oct_node *n = s[-1].node;
+    const int64_t slots = oct_run_rows(a->r->plan, a->run, t);
+    unsigned char *to = data_at(a->r, OCT_HOST, t);
+    const unsigned char *from = data_at(a->r, s->from, t);
+    for (int64_t i = 0, end; a->run->elsewhere != 0 && i < slots; i = end) {
+        for (end = i; end < slots; end++)
+            if (!a->run->all_elsewhere && !(a->run->elsewhere >> expert_of(a, n, end) & 1))
+                break;
+        const size_t at = (size_t)i * t->row_bytes;
+        if (end > i)
+            OCT_TRY(move(a, s, to + at, from + at, (size_t)(end - i) * t->row_bytes, err));
+        else
+            end++;
+    }
+    return OCT_OK;
+}
+
 static oct_status copy(running *a, const oct_step *s, oct_error *err)
 {
     oct_runner *r = a->r;
     size_t bytes = (size_t)oct_run_rows(r->plan, a->run, s->copied) * s->copied->row_bytes;
-    void *to = data_at(r, s->place, s->copied), *from = data_at(r, s->from, s->copied);
-    if (bytes == 0)
-        return OCT_OK;
-    if (s->part) {
-        if (a->run->all_elsewhere)
-            return OCT_OK;
+    unsigned char *to = data_at(r, s->place, s->copied);
+    oct_status status = OCT_OK;
+    if (s->part)
         to = r->buffer[s->place] + s[1].temp_offset;
-    }
-    int device = s->place == OCT_HOST ? s->from : s->place;
-    OCT_TRY(settle(a, device, err));
-    a->moving |= 1u << device;
-    if (s->place == OCT_HOST)
-        return r->backend[s->from]->download(r->backend[s->from], to, from, bytes, err);
-    return r->backend[s->place]->upload(r->backend[s->place], to, from, bytes, err);
+    if (s->slots && s->place == OCT_HOST)
+        status = bring_slots(a, s, err);
+    else if (bytes > 0 && !((s->part || s->slots) && a->run->all_elsewhere))
+        status = move(a, s, to, data_at(r, s->from, s->copied), bytes, err);
+    if (s->slots)
+        join(a);
+    return status;
 }
 
 static oct_status cancelled(oct_error *err)
@@ -263,10 +301,8 @@ static oct_status run_step(running *a, int i, int *end, oct_error *err)
     OCT_TRY(b->run(b, p, a->r->buffer[s->place], i, *end, a->run, err));
     if (s->place != OCT_HOST && !p->steps[*end - 1].node->out) /* logits are on the way */
         a->moving |= 1u << s->place;
-    if (s->joined) {
-        a->run->elsewhere = 0;
-        a->run->all_elsewhere = false;
-    }
+    if (s->joined)
+        join(a);
     return OCT_OK;
 }
 

@@ -42,14 +42,14 @@ uint64_t oct_stream_choose(const oct_stream_rates *r, const oct_node *n, const i
     }
 }
 
-int64_t oct_stream_break_even(const oct_stream_rates *r, const oct_node *n)
+int64_t oct_stream_break_even(const oct_stream_rates *r, const oct_node *n, oct_shard_range mine)
 {
     enum { MAX_ROWS = 1 << 20 };
-    int64_t rows[OCT_WEIGHT_MAX_EXPERTS], n_experts = n->w[0]->layout.n_experts;
+    int64_t rows[OCT_WEIGHT_MAX_EXPERTS] = {0}, n_experts = n->w[0]->layout.n_experts;
     int64_t lo = 0, hi = MAX_ROWS + 1;
     while (hi - lo > 1) { /* more rows are never worth less */
         int64_t middle = lo + (hi - lo) / 2;
-        for (int64_t e = 0; e < n_experts; e++)
+        for (int64_t e = mine.first; e < mine.end; e++)
             rows[e] = (middle * n->n_used + n_experts - 1 - e) / n_experts;
         if (oct_stream_choose(r, n, rows))
             hi = middle;

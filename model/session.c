@@ -312,7 +312,8 @@ int64_t oct_session_stream_rows(const oct_session *s)
 {
     for (int i = 0; i < s->p.plan.n_steps; i++)
         if (s->p.plan.steps[i].streamed && s->runner.rates.link > 0)
-            return oct_stream_break_even(&s->runner.rates, s->p.plan.steps[i].node);
+            return oct_stream_break_even(&s->runner.rates, s->p.plan.steps[i].node,
+                                         s->p.shard.experts);
     return INT64_MAX;
 }
 

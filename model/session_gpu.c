@@ -23,15 +23,9 @@ static bool has_head(const dealer *a, int k)
     return k == a->deal->n - 1;
 }
 
-/* Whether experts can be streamed to a GPU at all: of a model with routers, by one process. */
-static bool can_stream(const dealer *a)
-{
-    return a->task->streams && a->task->numbers.shard.size == 1;
-}
-
 static int64_t all_levels(const dealer *a, int k)
 {
-    return 2 * a->deal->share[k].n_layers + has_head(a, k) + can_stream(a);
+    return 2 * a->deal->share[k].n_layers + has_head(a, k) + a->task->streams;
 }
 
 /* Shares by levels. */
@@ -44,8 +38,8 @@ static void settle(dealer *a)
         left -= s->attention;
         s->head = has_head(a, k) && left > 0;
         left -= s->head;
-        s->streams = can_stream(a) && left > 0 && left - 1 < s->n_layers;
-        s->experts = left - (can_stream(a) && left > 0);
+        s->streams = a->task->streams && left > 0 && left - 1 < s->n_layers;
+        s->experts = left - (a->task->streams && left > 0);
         a->deal->numbers[k].streams = s->streams;
         /* where the table is anyway, and the first layer */
         s->embed = s->head && a->deal->first[k] == 0 && s->attention > 0;
@@ -69,12 +63,14 @@ static bool has_node(const dealer *a, int k, const oct_node *n)
     return layer >= 0 && layer < (is_experts(n) ? s->experts : s->attention);
 }
 
+/* Where ranks exchange slots, these are summed by the host. */
 static bool streams_node(const dealer *a, int k, const oct_node *n)
 {
     const oct_gpu_share *s = &a->deal->share[k];
     int64_t layer = n->layer - a->deal->first[k];
-    return s->streams && is_experts(n) && layer >= s->experts && layer < s->attention &&
-           oct_cuda_kind.supports(&a->deal->numbers[k], n);
+    return s->streams && is_experts(n) &&
+           !(n->op == OCT_OP_COMBINE && n[-1].op != OCT_OP_EXPERTS) && layer >= s->experts &&
+           layer < s->attention && oct_cuda_kind.supports(&a->deal->numbers[k], n);
 }
 
 static oct_status make_plan(dealer *a, oct_error *err)
@@ -133,6 +129,10 @@ static oct_status try_level(dealer *a, int k, int64_t level, bool *good, oct_err
 static oct_status highest_level(dealer *a, int k, int64_t *level, oct_error *err)
 {
     int64_t lo = 0, hi = all_levels(a, k); /* lo fits, above hi does not */
+    bool all;
+    OCT_TRY(try_level(a, k, hi, &all, err)); /* without room to stream, so maybe before others */
+    if (all)
+        lo = hi;
     while (lo < hi) {
         int64_t middle = lo + (hi - lo + 1) / 2;
         bool good;

@@ -20,7 +20,7 @@ typedef struct oct_gpu_task {
     const oct_gpus *gpus;
     const oct_kv_cache *kv; /* of all layers */
     int64_t n_layers;
-    bool streams;             /* experts may be streamed: there are routers, and it is wanted */
+    bool streams;             /* experts may be streamed */
     oct_cuda_numbers numbers; /* of any device */
 } oct_gpu_task;
 

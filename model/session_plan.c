@@ -124,7 +124,7 @@ static oct_status plan(const oct_model *m, const oct_session_params *p, const oc
         const oct_gpu_task task = {.gpus = p->gpus,
                                    .kv = &s->kv,
                                    .n_layers = m->config.n_layers,
-                                   .streams = m->config.n_experts > 1 && !p->no_streaming,
+                                   .streams = !p->no_streaming,
                                    .numbers = {.shard = s->shard,
                                                .rows = s->chunk,
                                                .n_seqs = s->n_seqs,

@@ -19,10 +19,12 @@
  *     code=N             with this number [999] ...
  *     lasting            and all after it, but those that release
  *     failing=NAME       only calls of this name count for fail
+ *     elapsed=MS         what all is said to take between two events [what it took]
  *     nopin              no memory of the host can be pinned
  *     order=lazy|eager|random   when operations run; random: some at every call, by seed [lazy]
  *     seed=N
  *     report=FILE        at the end of the process: what was called how often, and what is left
+ *     reports=FILE       likewise, of several processes: with its number behind the name
  * Anything that is left at the end is said on stderr, and the process ends with 99. */
 #include <pthread.h>
 #include <stdarg.h>
@@ -68,6 +70,7 @@ static struct settings {
     int devices, version, capability, shared, init, code;
     long fail;
     char failing[48], report[256], order[8];
+    float elapsed;
     size_t memory[FAKE_DEVICES];
     uint64_t seed;
 } set;
@@ -119,6 +122,8 @@ static void read_setting(const char *name, const char *value)
         set.code = atoi(value);
     else if (strcmp(name, "lasting") == 0)
         set.lasting = true;
+    else if (strcmp(name, "elapsed") == 0)
+        set.elapsed = strtof(value, NULL);
     else if (strcmp(name, "nopin") == 0)
         set.nopin = true;
     else if (strcmp(name, "failing") == 0)
@@ -127,6 +132,8 @@ static void read_setting(const char *name, const char *value)
         snprintf(set.order, sizeof set.order, "%s", value);
     else if (strcmp(name, "seed") == 0)
         set.seed = strtoull(value, NULL, 10);
+    else if (strcmp(name, "reports") == 0)
+        snprintf(set.report, sizeof set.report, "%s.%ld", value, (long)getpid());
     else if (strcmp(name, "report") == 0)
         snprintf(set.report, sizeof set.report, "%s", value);
     else
@@ -492,6 +499,8 @@ int cuEventElapsedTime(float *milliseconds, oct_cuda_event from, oct_cuda_event 
 {
     BEGIN(event_elapsed);
     *milliseconds = fake_event_elapsed((fake_event *)from, (fake_event *)to);
+    if (set.elapsed > 0)
+        *milliseconds = set.elapsed;
     return end(0);
 }
 

@@ -86,6 +86,10 @@ same tiny-grok 'attention of [1-5] of 6 layers; ' memory=1G --gpu 1M
 same tiny-grok 'GPU 1.*experts of 3 layers' memory=1G,devices=2,order=random,seed=3
 same tiny-grok 'GPU 1.*attention of 3 layers, head; ' memory=6M,devices=2 --gpu-stream off
 same tiny-grok 'GPU 2.*head' memory=1G/20M,devices=3,nopin --gpu 20M,20M,20M --chunk 4
+# A link so fast that experts of all rows are brought; of two GPUs, each of its layers.
+same tiny-grok '^experts are streamed to GPUs for [1-8] tokens' elapsed=0.001 --gpu 7M
+[ "$(awk '$1 == "cuEventRecord" { print $2 }' "$work/report")" -gt 100 ] || bad "nothing was streamed"
+same odd 'GPU 1.*room to stream' devices=2,order=random,elapsed=0.001 --gpu 5M,5M
 same odd 'experts of 12 layers' memory=1G,order=random
 same odd 'GPU 1.*attention of 6 layers, head' memory=8M,devices=2
 same dense 'attention of 2 layers, head, experts of 2 layers' memory=1G --chunk 16
@@ -108,14 +112,27 @@ done
 if command -v mpirun >/dev/null && [ -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
     ranks() { # ranks PATTERN SETTINGS OPTION ...
-        LD_LIBRARY_PATH=$driver:$OCT_TEST_BUILD/mpi ASAN_OPTIONS=detect_leaks=0 OCTET_FAKE_CUDA=$2 \
+        rm -f "$work"/ranks.*
+        LD_LIBRARY_PATH=$driver:$OCT_TEST_BUILD/mpi ASAN_OPTIONS=detect_leaks=0 \
+            OCTET_FAKE_CUDA=$2,reports=$work/ranks \
             mpirun --oversubscribe --bind-to none -n 2 "$octet" logits -m "$models/tiny-grok.gguf" \
             --ids "$work/tiny-grok.ids" -o "$work/out.npy" "${@:3}" 2>"$work/err" || bad "2 ranks, $2: fails"
         grep -qE "$1" "$work/err" || bad "2 ranks, $2 ${*:3}: expected '$1'"
         cmp -s "$work/out.npy" "$work/tiny-grok.npy" || bad "2 ranks, $2 ${*:3}: other logits"
+        [ "$(cat "$work"/ranks.* | grep -cx 'left nothing')" = 2 ] || bad "2 ranks, $2 ${*:3}: memory is left"
         n=$((n + 1))
     }
+    # streamed WHAT: each rank has been brought experts
+    streamed() {
+        [ "$(cat "$work"/ranks.* | awk '$1 == "cuEventRecord" && $2 > 50' | wc -l)" = 2 ] || bad "2 ranks stream no $1"
+    }
     ranks '^rank 1: GPU 0 .*attention of 6 layers' memory=16M --shard slice
+    ranks '^rank 1: GPU 0 .*room to stream' elapsed=0.001 --shard slice --gpu 8M
+    streamed slices
+    ranks '^rank 1: GPU 0 .*room to stream' elapsed=0.001 --shard expert --gpu 8M
+    streamed experts
+    ranks '^rank 1: .*GPU 3 .*experts of 3 layers' memory=1G,devices=4 --shard slice
+    ranks '^rank 0: .*GPU 2 .*experts of 3 layers' memory=1G,devices=4 --shard expert
     ranks '^rank 1: GPU 1 .*experts of 6 layers' memory=1G,devices=2 --shard expert
     ranks '^rank 0: GPU 0 .*attention' memory=14M,devices=2 --shard slice --replicate-attention
     ranks '^rank 1: GPU 1 .*attention' memory=1G,devices=2 --shard expert --replicate-attention --gpu 0k,9M

@@ -11,9 +11,13 @@
 
 #include <cmocka.h>
 
+#include "convert.h"
 #include "cuda.h"
+#include "hparams.h"
+#include "machine.h"
 #include "rig.h"
 #include "session_impl.h"
+#include "thread_ranks.h"
 
 enum { TOKENS = 12, CHUNK = 8 };
 
@@ -123,6 +127,152 @@ static void test_two(void **state)
     check(&g, "two GPUs", &(oct_stream_rates){1e9, 1e9, 1e9, 1e9}, want, 1, UINT64_MAX);
     free(want);
     oct_model_close(model);
+}
+
+/* What is placed on the first of these GPUs by a rank. */
+static oct_gpu_share share_of(const oct_session_params *like, int rank, int size, const oct_gpus *g)
+{
+    oct_error err = {0};
+    const oct_machine *machine;
+    oct_machine *here;
+    oct_comm comm = {.rank = rank, .size = size};
+    oct_session_params p = *like;
+    oct_session_plan plan;
+    p.comm = &comm;
+    p.gpus = g;
+    assert_int_equal(oct_machine_find(NULL, &machine, &here, &err), OCT_OK);
+    if (oct_session_plan_make(model, &p, machine, NULL, NULL, 0, &plan, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    const oct_gpu_share share = plan.gpus.n > 0 ? plan.gpus.share[0] : (oct_gpu_share){0};
+    oct_session_plan_free(&plan);
+    oct_machine_free(here);
+    return share;
+}
+
+/* GPUs of which the first has room for a rank's attention and for streaming, but not for all
+ * experts. */
+static oct_gpus room_to_stream(const oct_session_params *p, int rank, int size)
+{
+    oct_gpus g = gpus_of(0);
+    g.gpu[0].budget = 64 << 20;
+    for (;; g.gpu[0].budget -= g.gpu[0].budget / 32) {
+        const oct_gpu_share s = share_of(p, rank, size, &g);
+        assert_true(g.gpu[0].budget > 1 << 16);
+        if (s.streams && s.attention == model->config.n_layers)
+            return g;
+    }
+}
+
+/* Where all experts fit, but not most of them and room to stream, all are placed. */
+static void test_everything(void **state)
+{
+    (void)state;
+    open_model("tiny-grok");
+    oct_session_params p = {.n_threads = 1, .chunk = 1024, .n_ctx = 1024, .no_streaming = true};
+    const int64_t layers = model->config.n_layers;
+    oct_gpus g = gpus_of(64 << 20);
+    g.gpu[1].budget = 0;
+    while (share_of(&p, 0, 1, &g).experts == layers)
+        g.gpu[0].budget -= 1 << 18;
+    g.gpu[0].budget += 1 << 18;
+    p.no_streaming = false;
+    assert_int_equal(share_of(&p, 0, 1, &g).experts, layers);
+    g.gpu[0].budget -= 1 << 18;
+    assert_true(share_of(&p, 0, 1, &g).experts < layers - 1); /* the room is worth layers here */
+    oct_model_close(model);
+}
+
+/* A small model whose experts are most of it; returns the file's descriptor. */
+static int open_made_up(int64_t n_experts, int64_t n_used)
+{
+    oct_error err = {0};
+    char path[64];
+    oct_grok_config c = oct_grok1_config(n_experts > 1 ? 2 : 6, 130);
+    c.n_ctx = 64;
+    c.d_model = 64;
+    c.n_q_heads = 8;
+    c.n_kv_heads = c.n_slices = c.attn_out_groups = c.down_groups = 4;
+    c.n_experts = n_experts;
+    c.head_dim = 16;
+    c.d_ff = 256;
+    c.n_used = n_used;
+    const oct_synthetic_params p = {.config = &c, .seed = 1, .fd = memfd_create("model", 0)};
+    if (oct_synthetic_write(&p, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
+    if (oct_model_open(path, &model, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < TOKENS; i++)
+        text[i] = 3 + 7 * i % 120;
+    return p.fd;
+}
+
+/* A dense model's only expert is brought whole, or not at all. */
+static void test_dense(void **state)
+{
+    (void)state;
+    const int fd = open_made_up(1, 1);
+    float *want = logits_of(NULL, NULL, NULL);
+    const oct_session_params p = {.n_threads = 1, .chunk = CHUNK, .n_ctx = TOKENS};
+    const oct_gpus g = room_to_stream(&p, 0, 1);
+    const oct_weight *w[2] = {&model->layers[0].gate_up, &model->layers[0].down};
+    uint64_t each = 0;
+    for (int k = 0; k < 2; k++)
+        each +=
+            (uint64_t)w[k]->layout.n_slices * (w[k]->layout.unit_bytes + w[k]->layout.scale_bytes);
+    const uint64_t all = 2 * (uint64_t)model->config.n_layers * each;
+    check(&g, "dense, a fast host", &(oct_stream_rates){1e9, 1e9, 1e12, 1e12}, want, 0, 0);
+    check(&g, "dense, a slow host", &(oct_stream_rates){1e9, 1e9, 1, 1}, want, each, all);
+    free(want);
+    oct_model_close(model);
+    close(fd);
+}
+
+/* Ranks by every layout, of which the last has a GPU: nobody's bits change, whether a part of its
+ * experts is streamed or all, and whoever sums the slots. */
+static void check_ranks(const char *what)
+{
+    static const oct_stream_rates some = {1e9, 1e9, 1e9, 1e9}, all = {1e12, 1e15, 1, 1};
+    job one = {.model = model,
+               .params = {.n_threads = 1, .chunk = CHUNK, .n_ctx = TOKENS},
+               .tokens = text,
+               .B = 1,
+               .T = TOKENS,
+               .n_ranks = 1};
+    enum { N_RANKS = 2 };
+    const size_t bytes = TOKENS * (size_t)model->config.n_vocab * sizeof(float);
+    float *want = run_job(&one);
+    for (int by = 0; by < 2 * OCT_SHARD_LAYOUTS; by++) {
+        job many = one;
+        many.n_ranks = N_RANKS;
+        many.params.shard = (oct_shard_layout)(by / 2);
+        many.rates = by % 2 ? all : some;
+        const oct_gpus g = room_to_stream(&many.params, N_RANKS - 1, N_RANKS);
+        many.gpus[N_RANKS - 1] = &g;
+        float *got = run_job(&many);
+        const bool same = memcmp(want, got, bytes) == 0;
+        const uint64_t streamed = many.streamed[N_RANKS - 1];
+        printf("  %s, %d ranks by %s, %s: %llu bytes streamed, %s\n", what, N_RANKS,
+               oct_shard_name(many.params.shard), by % 2 ? "all" : "some",
+               (unsigned long long)streamed, same ? "same bits" : "OTHER BITS");
+        assert_true(same);
+        assert_int_equal(streamed > 0, model->config.n_experts > 1 || by % 2);
+        assert_int_equal(many.streamed[0], 0);
+        free(got);
+    }
+    free(want);
+}
+
+/* With one expert, with two of four a token and with three: then ranks exchange each of them. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    for (int used = 1; used < 4; used++) {
+        const int fd = open_made_up(used > 1 ? 4 : 1, used);
+        check_ranks(used == 1 ? "dense" : used == 2 ? "two of four" : "three of four");
+        oct_model_close(model);
+        close(fd);
+    }
 }
 
 /* Any call may fail while experts are streamed: a line says so, and the session goes on. */
@@ -266,7 +416,7 @@ static void test_choice(void **state)
     int64_t before = 0;
     for (double host = 1e9; host < 1e13; host *= 10) {
         const oct_stream_rates r = {1e9, 1e15, 1e11, host};
-        int64_t from = oct_stream_break_even(&r, &n);
+        int64_t from = oct_stream_break_even(&r, &n, (oct_shard_range){0, n_experts});
         assert_true(from >= before);
         before = from;
         if (from == INT64_MAX)
@@ -286,9 +436,11 @@ int main(void)
 {
     setenv("OCTET_FAKE_CUDA", "devices=2,order=random", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),    cmocka_unit_test(test_divisions),
-        cmocka_unit_test(test_two),       cmocka_unit_test(test_failing),
-        cmocka_unit_test(test_hand_over), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_choice),  cmocka_unit_test(test_divisions),
+        cmocka_unit_test(test_two),     cmocka_unit_test(test_everything),
+        cmocka_unit_test(test_dense),   cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_failing), cmocka_unit_test(test_hand_over),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

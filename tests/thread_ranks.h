@@ -122,6 +122,9 @@ struct job {
     oct_session_params params;
     const oct_placement *placement[MAX_RANKS]; /* of each rank's weights */
     const oct_devices *devices[MAX_RANKS];     /* and beside its CPU */
+    const oct_gpus *gpus[MAX_RANKS];           /* likewise, instead of those of params */
+    oct_stream_rates rates;                    /* instead of what a rank has measured; zero: that */
+    uint64_t streamed[MAX_RANKS];              /* bytes, when it has ended */
     const int32_t *tokens;                     /* [B][T] */
     int64_t B, T;
     int n_ranks;
@@ -185,11 +188,17 @@ static void *run_rank(void *arg)
         p.cancel = j->hub.cancel;
     p.n_seqs = p.n_seqs ? p.n_seqs : j->B;
     p.placement = j->placement[a->rank];
+    p.gpus = j->gpus[a->rank] ? j->gpus[a->rank] : p.gpus;
     oct_session *s;
     oct_status status = oct_session_new_on(j->parts ? j->parts[a->rank] : j->model, &p,
                                            j->devices[a->rank], &s, err);
     if (status == OCT_OK) {
+        oct_session_stats stats;
+        if (j->rates.link > 0)
+            s->runner.rates = j->rates;
         status = a->rank > 0 ? oct_session_serve(s, err) : (j->lead ? j->lead : lead)(j, s, err);
+        oct_session_get_stats(s, &stats);
+        j->streamed[a->rank] = stats.streamed;
         oct_session_free(s);
     }
     j->status[a->rank] = status;

@@ -22,7 +22,7 @@ extern const oct_backend_kind oct_cuda_kind; /* its numbers: oct_cuda_numbers */
 uint64_t oct_gpu_budget(const oct_gpu *g);
 
 /* For rank `local` of the n_local on a machine: leaves it the budgets of its GPUs. With more ranks
- * than GPUs some share one, evenly. */
+ * than GPUs some share one, and its link, evenly. */
 void oct_gpus_divide(oct_gpus *g, int local, int n_local);
 
 /* What it takes of the device for itself, beside what a plan says. */

@@ -68,6 +68,8 @@ OCT_MUST_CHECK oct_status oct_cuda_launch_kernel(oct_cuda_run *c, const oct_cuda
                                                  const void *args, oct_error *err);
 
 /* Pieces of nodes. */
+/* Slices of a rank whose products are kept apart before they are folded; 1: nothing to fold. */
+int64_t oct_cuda_parts(const oct_shard *s, const oct_weight *w);
 void *oct_cuda_data(const oct_cuda_run *c, const oct_tensor *t);
 oct_act_layout oct_cuda_act(const oct_node *n, int which);
 /* The step's matrix w[which]; whose rows it takes and gives is the caller's to add. */

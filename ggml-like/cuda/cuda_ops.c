@@ -42,8 +42,7 @@ oct_act_layout oct_cuda_act(const oct_node *n, int which)
     return act;
 }
 
-/* Slices whose products are kept apart before they are folded; 1: there is nothing to fold. */
-static int64_t parts_of(const oct_shard *s, const oct_weight *w)
+int64_t oct_cuda_parts(const oct_shard *s, const oct_weight *w)
 {
     return w->layout.split == OCT_SPLIT_IN ? oct_shard_n_slices(s, w->kind) : 1;
 }
@@ -58,7 +57,7 @@ typedef struct linear_temp {
 static linear_temp linear_temp_of(const oct_shard *s, const oct_node *n, int64_t rows)
 {
     linear_temp t = {0};
-    int64_t parts = parts_of(s, n->w[0]);
+    int64_t parts = oct_cuda_parts(s, n->w[0]);
     rows = least(rows, OCT_CUDA_PIECE);
     t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
     if (parts > 1)
@@ -78,7 +77,7 @@ static experts_temp experts_temp_of(const oct_shard *s, const oct_node *n, int64
     experts_temp t = {0};
     const oct_weight_layout *down = &n->w[1]->layout;
     rows = least(rows, OCT_CUDA_PIECE);
-    size_t slots = (size_t)(rows * n->n_used), parts = (size_t)parts_of(s, n->w[1]);
+    size_t slots = (size_t)(rows * n->n_used), parts = (size_t)oct_cuda_parts(s, n->w[1]);
     t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
     t.order = take(&t.bytes, slots * sizeof(int32_t));
     t.x_row = take(&t.bytes, slots * sizeof(int32_t));
@@ -244,7 +243,7 @@ static oct_status linear_piece(oct_cuda_run *c, const oct_step *s, int64_t first
     const oct_node *n = s->node;
     const linear_temp t = linear_temp_of(&c->cuda->n.shard, n, c->plan->graph->rows);
     unsigned char *temp = c->buffer + s->temp_offset;
-    int64_t parts = parts_of(&c->cuda->n.shard, n->w[0]), n_out = n->w[0]->layout.n_out;
+    int64_t parts = oct_cuda_parts(&c->cuda->n.shard, n->w[0]), n_out = n->w[0]->layout.n_out;
     oct_cuda_linear_args a = oct_cuda_linear(c, s, 0);
     a.x = temp + t.x;
     a.y = parts > 1 ? (float *)(void *)(temp + t.parts) : row_of(c, n->out, first);
@@ -322,7 +321,7 @@ static oct_status experts_piece(oct_cuda_run *c, const oct_step *s, int64_t firs
     const experts_temp t = experts_temp_of(shard, n, c->plan->graph->rows);
     unsigned char *temp = c->buffer + s->temp_offset;
     const oct_cuda_sort_args sort = sort_args(c, s, first, rows, temp, &t);
-    int64_t parts = parts_of(shard, n->w[1]), slots = rows * n->n_used, D = n->out->cols;
+    int64_t parts = oct_cuda_parts(shard, n->w[1]), slots = rows * n->n_used, D = n->out->cols;
     float *h = (float *)(void *)(temp + t.h), *out = row_of(c, n->out, first * n->n_used);
     oct_cuda_linear_args up = oct_cuda_linear(c, s, 0), down = oct_cuda_linear(c, s, 1);
     up.x = temp + t.x;

@@ -47,21 +47,16 @@ static size_t take(size_t *used, size_t bytes)
     return at;
 }
 
-/* Bytes of one expert of the arrays of oct_node_arrays. */
-static size_t array_bytes(const oct_node *n, int array)
-{
-    const oct_weight_layout *l = &n->w[array / 2]->layout;
-    return (size_t)l->n_slices * (array % 2 ? l->scale_stride : l->unit_stride);
-}
-
-/* One expert may have all rows. Slots of the others' rows are made of zeros, in all slices. */
-static stream_temp stream_temp_of(const oct_node *n, int64_t rows)
+/* One expert may have all rows. Slots of the others' rows are made of zeros, in all slices. A stage
+ * has an expert's slices that are the rank's. */
+static stream_temp stream_temp_of(const oct_shard *s, const oct_node *n, int64_t rows)
 {
     stream_temp t = {0};
     const oct_weight_layout *down = &n->w[1]->layout;
     size_t slots = (size_t)(rows * n->n_used), stage = 0;
-    for (int i = 0; i < OCT_MAX_ARRAYS; i++)
-        t.stage_at[i] = take(&stage, array_bytes(n, i));
+    oct_array arrays[OCT_MAX_ARRAYS];
+    for (int i = 0, count = oct_node_arrays(n, s, arrays); i < count; i++)
+        t.stage_at[i] = take(&stage, arrays[i].run);
     for (int i = 0; i < STAGES; i++)
         t.stage[i] = take(&t.bytes, stage);
     t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
@@ -71,14 +66,14 @@ static stream_temp stream_temp_of(const oct_node *n, int64_t rows)
     t.tiles = take(&t.bytes, (size_t)rows * sizeof(oct_cuda_tile));
     t.h = take(&t.bytes, (size_t)rows * (size_t)down->n_in * sizeof(float));
     t.hq = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 1).bytes);
-    t.parts = take(&t.bytes, (size_t)down->n_slices * slots * (size_t)down->n_out * sizeof(float));
+    t.parts = take(&t.bytes, (size_t)oct_cuda_parts(s, n->w[1]) * slots * (size_t)down->n_out *
+                                 sizeof(float));
     return t;
 }
 
 size_t oct_cuda_stream_bytes(const void *numbers, const oct_node *n, int64_t rows)
 {
-    (void)numbers;
-    return stream_temp_of(n, rows).bytes;
+    return stream_temp_of(&((const oct_cuda_numbers *)numbers)->shard, n, rows).bytes;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -109,6 +104,26 @@ static oct_status send(oct_cuda_streamer *s, unsigned char *to, const unsigned c
     return OCT_OK;
 }
 
+/* Where slice 0 of expert 0 of an array would be, so that this one's first slice is at `at`. */
+static const uint8_t *biased(const unsigned char *at, int64_t expert, uint64_t expert_stride,
+                             int64_t slice, uint64_t slice_stride)
+{
+    return (const uint8_t *)((uintptr_t)at - (uint64_t)expert * expert_stride -
+                             (uint64_t)slice * slice_stride);
+}
+
+/* The matrix w[which] of an expert in a stage. */
+static oct_cuda_linear_args staged(const oct_cuda_run *c, const oct_step *s, int which,
+                                   int64_t expert, const stream_temp *t, const unsigned char *stage)
+{
+    oct_cuda_linear_args a = oct_cuda_linear(c, s, which);
+    a.weights = biased(stage + t->stage_at[2 * which], expert, a.expert_stride, a.first_slice,
+                       a.slice_stride);
+    a.scales = biased(stage + t->stage_at[2 * which + 1], expert, a.scale_expert_stride,
+                      a.first_slice, a.scale_slice_stride);
+    return a;
+}
+
 /* Sorted rows of one expert, through both matrices, into the parts of their slots. */
 static oct_status compute(oct_cuda_streamer *s, int64_t expert, unsigned char *temp,
                           const stream_temp *t, const unsigned char *stage, oct_error *err)
@@ -116,11 +131,11 @@ static oct_status compute(oct_cuda_streamer *s, int64_t expert, unsigned char *t
     oct_cuda_run *c = &s->job;
     const oct_node *n = s->step->node;
     const int64_t rows = s->run.n_rows, D = n->out->cols;
-    const size_t e = (size_t)expert;
-    oct_cuda_linear_args up = oct_cuda_linear(c, s->step, 0), down = oct_cuda_linear(c, s->step, 1);
+    oct_cuda_linear_args up = staged(c, s->step, 0, expert, t, stage),
+                         down = staged(c, s->step, 1, expert, t, stage);
     oct_cuda_sort_args sort = {
-        .routes = oct_cuda_data(c, n->in[1]),
-        .route_bytes = (int64_t)n->in[1]->row_bytes,
+        .routes = n->in[1] ? oct_cuda_data(c, n->in[1]) : NULL,
+        .route_bytes = n->in[1] ? (int64_t)n->in[1]->row_bytes : 0,
         .n_rows = rows,
         .n_used = (int32_t)n->n_used,
         .n_experts = (int32_t)n->w[0]->layout.n_experts,
@@ -132,14 +147,9 @@ static oct_status compute(oct_cuda_streamer *s, int64_t expert, unsigned char *t
         .n_sorted = (int32_t *)(void *)(temp + t->n_sorted),
         .tiles = (oct_cuda_tile *)(void *)(temp + t->tiles)};
     sort.n_tiles = (int32_t)oct_cuda_div_up(rows, sort.tile_rows);
-    up.weights = (const uint8_t *)((uintptr_t)stage + t->stage_at[0] - e * up.expert_stride);
-    up.scales = (const uint8_t *)((uintptr_t)stage + t->stage_at[1] - e * up.scale_expert_stride);
     up.x = temp + t->x;
     up.y = (float *)(void *)(temp + t->h);
     up.y_cols = n->w[1]->layout.n_in;
-    down.weights = (const uint8_t *)((uintptr_t)stage + t->stage_at[2] - e * down.expert_stride);
-    down.scales =
-        (const uint8_t *)((uintptr_t)stage + t->stage_at[3] - e * down.scale_expert_stride);
     down.x = temp + t->hq;
     down.y = (float *)(void *)(temp + t->parts);
     down.y_cols = D;
@@ -161,13 +171,17 @@ static oct_status do_expert(oct_cuda_streamer *s, int64_t expert, int64_t i, uns
     const oct_cuda_api *api = s->cuda->api;
     const int k = (int)(i % STAGES);
     unsigned char *stage = temp + t->stage[k];
+    const oct_shard *shard = &s->cuda->n.shard;
+    oct_array arrays[OCT_MAX_ARRAYS];
+    const int n_arrays = oct_node_arrays(s->step->node, shard, arrays);
+    const int64_t index = expert - shard->experts.first;
     if (i >= STAGES)
         OCT_TRY(check(s, api->stream_wait(s->copies, s->freed[k], 0), "streaming", err));
-    for (int a = 0; a < OCT_MAX_ARRAYS; a++) {
-        size_t bytes = array_bytes(s->step->node, a);
+    for (int a = 0; a < n_arrays; a++)
         OCT_TRY(send(s, stage + t->stage_at[a],
-                     (const unsigned char *)s->step->at[a] + (size_t)expert * bytes, bytes, err));
-    }
+                     (const unsigned char *)s->step->at[a] + arrays[a].first +
+                         (size_t)index * arrays[a].stride,
+                     arrays[a].run, err));
     OCT_TRY(check(s, api->event_record(s->filled[k], s->copies), "streaming", err));
     OCT_TRY(check(s, api->stream_wait(s->cuda->stream, s->filled[k], 0), "streaming", err));
     OCT_TRY(compute(s, expert, temp, t, stage, err));
@@ -179,11 +193,11 @@ static oct_status do_job(oct_cuda_streamer *s, oct_error *err)
     const oct_cuda_api *api = s->cuda->api;
     oct_cuda_run *c = &s->job;
     const oct_node *n = s->step->node;
-    const stream_temp t = stream_temp_of(n, c->plan->graph->rows);
+    const stream_temp t = stream_temp_of(&c->cuda->n.shard, n, c->plan->graph->rows);
     unsigned char *temp = c->buffer + s->step->temp_offset;
     const oct_act_layout act = oct_cuda_act(n, 0);
     const int64_t slots = s->run.n_rows * n->n_used, D = n->out->cols;
-    const int64_t parts = n->w[1]->layout.n_slices;
+    const int64_t parts = oct_cuda_parts(&c->cuda->n.shard, n->w[1]);
     const oct_cuda_fold_args fold = {.parts = (float *)(void *)(temp + t.parts),
                                      .out = oct_cuda_data(c, n->out),
                                      .part_stride = slots * D,

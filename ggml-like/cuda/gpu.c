@@ -154,5 +154,6 @@ void oct_gpus_divide(oct_gpus *g, int local, int n_local)
             mine |= owns && r == local;
         }
         g->gpu[i].budget = mine ? g->gpu[i].budget / (uint64_t)owners : 0;
+        g->gpu[i].link = mine ? g->gpu[i].link / owners : 0;
     }
 }
