@@ -1,6 +1,6 @@
 /* tile_emulator.h: stands in for tile_unit.h: a tile unit in plain C, as strict as a real one. It
  * is written from the instructions' descriptions in the Intel SDM, volume 2 (LDTILECFG, TILELOADD,
- * TDPBSUD, TILESTORED, TILERELEASE). What a CPU would answer with #GP or #UD raises SIGILL here,
+ * TDPBSUD, TDPBUSD, TILESTORED, TILERELEASE). What a CPU would answer with #GP or #UD raises SIGILL here,
  * and memory is touched where it would be touched there, so that guard pages catch what they
  * would. */
 #ifndef OCT_TILE_UNIT_H
@@ -82,7 +82,13 @@ static void tile_store(int n, void *p, int64_t stride)
     emulated_counts.stores++;
 }
 
-static void tile_dot(int c, int a, int b)
+/* Element i of a quad. */
+static int unit_byte(const uint8_t *quad, int i, bool is_signed)
+{
+    return is_signed ? (int8_t)quad[i] : quad[i];
+}
+
+static void unit_dot(int c, int a, int b, bool a_signed)
 {
     unit_needs_tile(c);
     unit_needs_tile(a);
@@ -94,18 +100,29 @@ static void tile_dot(int c, int a, int b)
     unit_needs(t->row_bytes[a] / 4 == t->rows[b]);
     for (int m = 0; m < t->rows[c]; m++) {
         for (int k = 0; k < t->rows[b]; k++) {
-            const int8_t *x = (const int8_t *)&unit_tile[a][m][4 * k];
+            const uint8_t *x = &unit_tile[a][m][4 * k];
             for (int n = 0; n < t->row_bytes[b] / 4; n++) {
                 const uint8_t *w = &unit_tile[b][k][4 * n];
                 int32_t sum;
                 memcpy(&sum, &unit_tile[c][m][4 * n], 4);
-                sum = (int32_t)((uint32_t)sum +
-                                (uint32_t)(x[0] * w[0] + x[1] * w[1] + x[2] * w[2] + x[3] * w[3]));
+                for (int i = 0; i < 4; i++)
+                    sum = (int32_t)((uint32_t)sum + (uint32_t)(unit_byte(x, i, a_signed) *
+                                                               unit_byte(w, i, !a_signed)));
                 memcpy(&unit_tile[c][m][4 * n], &sum, 4);
             }
         }
     }
     emulated_counts.dots++;
+}
+
+static void tile_dot(int c, int a, int b)
+{
+    unit_dot(c, a, b, true);
+}
+
+static void tile_dot_us(int c, int a, int b)
+{
+    unit_dot(c, a, b, false);
 }
 
 #endif

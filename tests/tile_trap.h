@@ -64,6 +64,8 @@ static const uint8_t *trap_execute(const ucontext_t *u, const uint8_t *p)
     void *at = (void *)(uintptr_t)m.base;
     if (op == 0x5e && prefix == PREFIX_F3 && mod == 3)
         tile_dot(reg, rm, v);
+    else if (op == 0x5e && prefix == PREFIX_66 && mod == 3)
+        tile_dot_us(reg, rm, v);
     else if (op == 0x4b && prefix == PREFIX_F2 && mod != 3 && rm == 4)
         tile_load(reg, at, (int64_t)m.index);
     else if (op == 0x4b && prefix == PREFIX_F3 && mod != 3 && rm == 4)

@@ -60,16 +60,77 @@ enum {
     TILE = 16, /* rows of a tile, channels of a tile of weights */
     STEP = 64, /* inputs of a tile */
     STEP_QUADS = STEP / OCT_QUAD,
-    CHUNK = 128,  /* rows */
-    FEW_ROWS = 3, /* up to this many rows are memory-bound: the AVX-512 kernel takes them */
-    AHEAD = 3,    /* steps from packing to use */
+    CHUNK = 128,         /* rows */
+    FEW_ROWS = 3,        /* up to this many rows are memory-bound: the AVX-512 kernel takes them; */
+    FEW_ROWS_TURNED = 1, /* of q4, which it expands for each row (k_amx_q4.h) */
+    AHEAD = 3,           /* steps from packing to use */
     SLOTS = 2 * CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD,
     LINE = 64
 };
 
+/* ---- the walk over blocks ---- */
+
 typedef struct block {
     int64_t group, start, n_quads, n_steps; /* group of the unit; first input in its group */
 } block;
+
+static void block_size(const oct_linear_args *a, block *b)
+{
+    int64_t left = a->w->group_quads - b->start / OCT_QUAD, most = a->act->block / OCT_QUAD;
+    b->n_quads = left < most ? left : most;
+    b->n_steps = (b->n_quads + STEP_QUADS - 1) / STEP_QUADS;
+}
+
+/* Behind the last block its group is unit_groups. */
+static void block_next(const oct_linear_args *a, block *b)
+{
+    b->start += a->act->block;
+    if (b->start >= a->w->group_in) {
+        b->start = 0;
+        b->group++;
+    }
+    block_size(a, b);
+}
+
+/* In a row. */
+static size_t block_at(const oct_linear_args *a, const block *b)
+{
+    const oct_act_layout *l = a->act;
+    return l->digits_at + (size_t)((a->first_group + b->group) * l->group_pad + b->start);
+}
+
+/* The next panel in the same block, or the first in the next. */
+static void panel_next(const oct_linear_args *a, block *b, int64_t *panel)
+{
+    if (++*panel < a->n_panels)
+        return;
+    *panel = 0;
+    block_next(a, b);
+}
+
+/* Of a block of q8; of q4, the strip that it is in. Behind the last block, what is read next. */
+static const uint8_t *weights_of(const oct_linear_args *a, int groups, const block *b,
+                                 int64_t panel)
+{
+    const oct_weight_layout *l = a->w;
+    const size_t panel_at = (size_t)panel * l->panel_bytes;
+    if (b->group == l->unit_groups)
+        return a->next ? a->next + panel_at
+                       : a->panel + (size_t)a->n_panels * l->panel_bytes + panel_at;
+    const uint8_t *group = a->panel + panel_at + (size_t)b->group * l->group_bytes;
+    if (groups)
+        return group + b->start / OCT_Q4_STRIP * oct_q4_strip_bytes(OCT_Q4_STRIP, groups);
+    return group + b->start / OCT_QUAD * OCT_Q8_QUAD_BYTES;
+}
+
+V_INLINE vi16 load_sums(const int32_t *p)
+{
+    return vi_of_bits(v_load((const float *)(const void *)p));
+}
+
+#include "k_amx_q4.h"
+
+/* ---- all others ---- */
 
 /* A tile of rows whose sums are in memory. */
 typedef struct pending {
@@ -120,32 +181,6 @@ typedef struct work {
     int64_t credit;       /* grows with each step; a digit of a row costs block_steps */
 } work;
 
-/* ---- the walk over blocks ---- */
-
-static void block_size(const oct_linear_args *a, block *b)
-{
-    int64_t left = a->w->group_quads - b->start / OCT_QUAD, most = a->act->block / OCT_QUAD;
-    b->n_quads = left < most ? left : most;
-    b->n_steps = (b->n_quads + STEP_QUADS - 1) / STEP_QUADS;
-}
-
-/* Behind the last block its group is unit_groups. */
-static void block_next(const oct_linear_args *a, block *b)
-{
-    b->start += a->act->block;
-    if (b->start >= a->w->group_in) {
-        b->start = 0;
-        b->group++;
-    }
-    block_size(a, b);
-}
-
-static size_t block_at(const work *w, const block *b)
-{
-    const oct_act_layout *l = w->a.act;
-    return l->digits_at + (size_t)((w->a.first_group + b->group) * l->group_pad + b->start);
-}
-
 /* The digits of an activation are those from the first one to 1. */
 static int first_digit(const work *w)
 {
@@ -161,7 +196,7 @@ static int64_t plane_bytes(const work *w)
 
 static void pack_tile(work *w)
 {
-    const size_t at = block_at(w, &w->pack);
+    const size_t at = block_at(&w->a, &w->pack);
     const int64_t last = w->a.n_rows - 1;
     for (int64_t r = 0; r < TILE; r++) {
         const bool second = w->beside && r >= w->beside;
@@ -206,11 +241,6 @@ V_INLINE void pack_next(work *w)
 }
 
 /* ---- epilogue ---- */
-
-V_INLINE vi16 load_sums(const int32_t *p)
-{
-    return vi_of_bits(v_load((const float *)(const void *)p));
-}
 
 /* Rows [from, end) of the pending tile, as far as there are any. */
 V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
@@ -266,29 +296,6 @@ static void begin_group(work *w)
 
 /* ---- blocks, tiles, passes ---- */
 
-/* The next panel in the same block, or the first in the next. */
-static void panel_next(const oct_linear_args *a, block *b, int64_t *panel)
-{
-    if (++*panel < a->n_panels)
-        return;
-    *panel = 0;
-    block_next(a, b);
-}
-
-/* Of a block of q8; of q4, the strip that it is in. Behind the last block, what is read next. */
-static const uint8_t *weights_of(const work *w, const block *b, int64_t panel)
-{
-    const oct_weight_layout *l = w->a.w;
-    const size_t panel_at = (size_t)panel * l->panel_bytes;
-    if (b->group == l->unit_groups)
-        return w->a.next ? w->a.next + panel_at
-                         : w->a.panel + (size_t)w->a.n_panels * l->panel_bytes + panel_at;
-    const uint8_t *group = w->a.panel + panel_at + (size_t)b->group * l->group_bytes;
-    if (w->groups)
-        return group + b->start / OCT_Q4_STRIP * oct_q4_strip_bytes(OCT_Q4_STRIP, w->groups);
-    return group + b->start / OCT_QUAD * OCT_Q8_QUAD_BYTES;
-}
-
 /* Cache lines of it. A strip of q4 is fetched with its first block. */
 static int64_t lines_of(const work *w, const block *b)
 {
@@ -327,7 +334,7 @@ static void begin_block(work *w)
     }
     block next = w->b;
     block_next(&w->a, &next);
-    w->rows_ahead = block_at(w, &next);
+    w->rows_ahead = block_at(&w->a, &next);
     w->rows_left = next.group < w->a.w->unit_groups ? l->digits * w->a.n_rows : 0;
     w->credit = 0;
 }
@@ -335,12 +342,12 @@ static void begin_block(work *w)
 /* Another panel in the same block; returns its weights as q8 has them. */
 static const uint8_t *begin_panel(work *w, int64_t panel)
 {
-    const uint8_t *weights = weights_of(w, &w->b, panel);
+    const uint8_t *weights = weights_of(&w->a, w->groups, &w->b, panel);
     const int64_t over = w->b.n_quads % STEP_QUADS;
     const int64_t steps = w->n_tiles * w->passes * w->b.n_steps;
     block next = w->b;
     panel_next(&w->a, &next, &panel);
-    w->following = weights_of(w, &next, panel);
+    w->following = weights_of(&w->a, w->groups, &next, panel);
     w->weights_ahead = (const char *)w->following;
     w->weight_lines = (lines_of(w, &next) + 4 * steps - 1) / (4 * steps);
     if (w->groups == 2)
@@ -531,14 +538,18 @@ static void linear(const oct_linear_args *a, int groups)
     w.groups = groups;
     for (int64_t r = 0; r < a->n_rows; r += CHUNK) {
         int64_t n = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
-        if (n <= FEW_ROWS) {
+        const bool is_turned = groups && a->act->digits == 2 && n <= TURNED_ROWS;
+        if (n <= (is_turned ? FEW_ROWS_TURNED : FEW_ROWS)) {
             few_rows(&w, a, r, n);
             continue;
         }
         if (!configured)
             tile_configure(&config);
         configured = true;
-        rows_run(&w, a, r, n);
+        if (is_turned)
+            turned_linear(a, groups, r, n);
+        else
+            rows_run(&w, a, r, n);
     }
     if (configured)
         tile_release();

@@ -71,18 +71,33 @@ V_INLINE void q4_place_next(q4_place *p) /* pair */
 
 #ifdef __AVX512F__
 
-/* The tables of 64 inputs of a channel, which has so many groups in them. */
-V_INLINE __m512i q4_tables(const uint8_t *index, int groups)
+/* Four tables, one for each sixteen inputs. */
+V_INLINE __m512i q4_lane_of_tables(const __m128i *const *table, int groups)
 {
-    const __m128i *table[4];
-    V_EACH (g, groups)
-        table[g] = (const __m128i *)(const void *)oct_q4_table[index[g]];
     __m512i t = _mm512_broadcast_i32x4(_mm_load_si128(table[0]));
     if (groups == 2)
         return _mm512_mask_broadcast_i32x4(t, 0xff00, _mm_load_si128(table[1]));
     t = _mm512_mask_broadcast_i32x4(t, 0x00f0, _mm_load_si128(table[1]));
     t = _mm512_mask_broadcast_i32x4(t, 0x0f00, _mm_load_si128(table[2]));
     return _mm512_mask_broadcast_i32x4(t, 0xf000, _mm_load_si128(table[3]));
+}
+
+/* The tables of 64 inputs of a channel, which has so many groups in them. */
+V_INLINE __m512i q4_tables(const uint8_t *index, int groups)
+{
+    const __m128i *table[4];
+    V_EACH (g, groups)
+        table[g] = (const __m128i *)(const void *)oct_q4_table[index[g]];
+    return q4_lane_of_tables(table, groups);
+}
+
+/* The same by offsets of the tables. */
+V_INLINE __m512i q4_tables_at(const uint16_t *offset, int groups)
+{
+    const __m128i *table[4];
+    V_EACH (g, groups)
+        table[g] = (const __m128i *)(const void *)(oct_q4_table[0] + offset[g]);
+    return q4_lane_of_tables(table, groups);
 }
 
 /* A load that GCC does not repeat for each use: load ports are what is short. */
@@ -102,6 +117,37 @@ V_INLINE void q4_pair(const q4_place *p, int groups, __m512i *first, __m512i *se
                                   _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
 }
 
+/* n indices, a multiple of 32, as offsets of their tables. */
+V_INLINE void q4_offsets(const uint8_t *index, int64_t n, uint16_t *offset)
+{
+    for (int64_t i = 0; i < n; i += 32) {
+        const __m512i wide =
+            _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i *)(const void *)(index + i)));
+        _mm512_store_si512(offset + i, _mm512_slli_epi16(wide, 4));
+    }
+}
+
+/* A tile of sixteen channels x 64 inputs, a line each, from a set's pairs, pair_bytes apart, whose
+ * tables are offset_step offsets apart. Meanwhile n_ahead lines are fetched into L2. */
+V_INLINE void q4_expand_tile(const uint8_t *nibbles, int64_t pair_bytes, const uint16_t *offset,
+                             int64_t offset_step, int groups, const char *ahead, int n_ahead,
+                             uint8_t *tile)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    V_EACH (p, Q4_SET_PAIRS) {
+        const __m512i both = q4_load(nibbles + p * pair_bytes);
+        const uint16_t *first = offset + 2 * p * offset_step, *second = first + offset_step;
+        _mm512_store_si512(
+            tile + p * OCT_Q4_STEP,
+            _mm512_shuffle_epi8(q4_tables_at(first, groups), _mm512_and_si512(both, low)));
+        _mm512_store_si512(tile + (p + Q4_SET_PAIRS) * OCT_Q4_STEP,
+                           _mm512_shuffle_epi8(q4_tables_at(second, groups),
+                                               _mm512_and_si512(_mm512_srli_epi16(both, 4), low)));
+        if (p < n_ahead)
+            __asm__ volatile("prefetcht1 %0" : : "m"(ahead[p * OCT_Q4_STEP]));
+    }
+}
+
 /* Sixteen inputs of four channels, each in a lane, from two pairs p and q: p's first channel, q's
  * first, p's second, q's second. */
 V_INLINE __m512i q4_lanes(const uint8_t *p, const uint8_t *q, __m512i tables)
@@ -119,15 +165,31 @@ V_INLINE __m512i q4_lane_tables(const uint8_t *p, const uint8_t *q, int64_t inde
     return q4_tables(index, 4);
 }
 
-/* z[j], in lane l sixteen inputs of channel 4 l + j, to out + 256 q: quad q of the channels. */
-V_INLINE void q4_put_quads(const __m512i *z, uint8_t *out)
+/* z[j], in lane l sixteen inputs of channel 4 l + j, to out + q * stride: quad q of the channels. */
+V_INLINE void q4_put_quads(const __m512i *z, uint8_t *out, int64_t stride)
 {
     const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
     const __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);
     _mm512_store_si512(out, _mm512_unpacklo_epi64(a, c));
-    _mm512_store_si512(out + OCT_Q8_QUAD_BYTES, _mm512_unpackhi_epi64(a, c));
-    _mm512_store_si512(out + 2 * OCT_Q8_QUAD_BYTES, _mm512_unpacklo_epi64(b, d));
-    _mm512_store_si512(out + 3 * OCT_Q8_QUAD_BYTES, _mm512_unpackhi_epi64(b, d));
+    _mm512_store_si512(out + stride, _mm512_unpackhi_epi64(a, c));
+    _mm512_store_si512(out + 2 * stride, _mm512_unpacklo_epi64(b, d));
+    _mm512_store_si512(out + 3 * stride, _mm512_unpackhi_epi64(b, d));
+}
+
+/* 64 activations of sixteen rows, at row[r] + at, as quads: quad q of all rows to out + q * stride.
+ */
+V_INLINE void q4_turn_rows(const int8_t *const *row, size_t at, int8_t *out, int64_t stride)
+{
+    V_EACH (i, 4) {
+        __m512i z[4];
+        V_EACH (j, 4) {
+            const __m128i *lane[4];
+            V_EACH (l, 4)
+                lane[l] = (const __m128i *)(const void *)(row[4 * l + j] + at + 16 * i);
+            z[j] = q4_lane_of_tables(lane, 4);
+        }
+        q4_put_quads(z, (uint8_t *)out + 4 * i * stride, stride);
+    }
 }
 
 /* Step s of a strip of n_steps, sixteen channels from 16 set on, as quads: out is quad 0 of the
@@ -151,7 +213,7 @@ V_INLINE void q4_expand_set(const uint8_t *strip, int groups, int64_t n_steps, i
                 const uint8_t *p = at.nibbles + j * pair_nibbles + i;
                 z[j] = q4_lanes(p, p + APART * pair_nibbles, tables[j]);
             }
-            q4_put_quads(z, out + i / OCT_QUAD * OCT_Q8_QUAD_BYTES);
+            q4_put_quads(z, out + i / OCT_QUAD * OCT_Q8_QUAD_BYTES, OCT_Q8_QUAD_BYTES);
         }
     }
 }
@@ -185,6 +247,38 @@ V_INLINE __m256i q4_weights(const q4_place *p, int groups, int half, int second)
         both = _mm256_srli_epi16(both, 4);
     return _mm256_shuffle_epi8(q4_tables(index, groups),
                                _mm256_and_si256(both, _mm256_set1_epi8(15)));
+}
+
+/* n indices as offsets of their tables. */
+V_INLINE void q4_offsets(const uint8_t *index, int64_t n, uint16_t *offset)
+{
+    for (int64_t i = 0; i < n; i++)
+        offset[i] = (uint16_t)(index[i] * OCT_Q4_VALUES);
+}
+
+/* A tile of sixteen channels x 64 inputs, a line each, from a set's pairs, pair_bytes apart, whose
+ * tables are offset_step offsets apart. Meanwhile n_ahead lines are fetched into L2. */
+V_INLINE void q4_expand_tile(const uint8_t *nibbles, int64_t pair_bytes, const uint16_t *offset,
+                             int64_t offset_step, int groups, const char *ahead, int n_ahead,
+                             uint8_t *tile)
+{
+    for (int64_t c = 0; c < Q4_SET; c++)
+        for (int i = 0; i < OCT_Q4_STEP; i++) {
+            const int64_t p = c % Q4_SET_PAIRS, second = c / Q4_SET_PAIRS;
+            const uint16_t *table = offset + (2 * p + second) * offset_step;
+            const int nibble = nibbles[p * pair_bytes + i] >> (second ? 4 : 0) & 15;
+            tile[c * OCT_Q4_STEP + i] = oct_q4_table[0][table[i * groups / OCT_Q4_STEP] + nibble];
+        }
+    (void)ahead, (void)n_ahead;
+}
+
+/* 64 activations of sixteen rows, at row[r] + at, as quads: quad q of all rows to out + q * stride.
+ */
+V_INLINE void q4_turn_rows(const int8_t *const *row, size_t at, int8_t *out, int64_t stride)
+{
+    for (int64_t q = 0; q < OCT_Q4_STEP / OCT_QUAD; q++)
+        for (int r = 0; r < Q4_SET; r++)
+            memcpy(out + q * stride + r * OCT_QUAD, row[r] + at + q * OCT_QUAD, OCT_QUAD);
 }
 
 /* z[c], 32 inputs of channel c, to out + 256 q: quad q of the eight channels. */

@@ -39,5 +39,7 @@ typedef struct tile_config {
                      : "memory")
 /* c[m][n] += sum over i < 64 of a[m][i] * b[i / 4][4 n + i % 4], a signed and b unsigned bytes. */
 #define tile_dot(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
+/* The same of a unsigned and b signed. */
+#define tile_dot_us(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
 
 #endif
