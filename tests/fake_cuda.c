@@ -164,22 +164,37 @@ static void read_settings(void)
     fake_order(set.order[0] ? set.order[0] : 'l', set.seed);
 }
 
-/* For programs that are linked with it: the n-th call from now fails; 0: none. */
-__attribute__((visibility("default"))) void fake_cuda_fail_in(long n);
-void fake_cuda_fail_in(long n)
+/* For programs that are linked with it: the n-th call from now fails with this code, and if lasting
+ * all after it; 0: none. */
+__attribute__((visibility("default"))) void fake_cuda_fail(long n, int code, int lasting);
+void fake_cuda_fail(long n, int code, int lasting)
 {
     pthread_mutex_lock(&lock);
     set.fail = n > 0 ? n_counted + n : 0;
+    set.code = code;
+    set.lasting = lasting;
+    failed = false;
     pthread_mutex_unlock(&lock);
 }
 
-/* Likewise: how often a call was made so far. */
+/* Likewise: what has not been given back, in words; 0: nothing. */
+__attribute__((visibility("default"))) int fake_cuda_left(char *words, size_t room);
+int fake_cuda_left(char *words, size_t room)
+{
+    pthread_mutex_lock(&lock);
+    const int left = fake_left(words, room);
+    pthread_mutex_unlock(&lock);
+    return left;
+}
+
+/* Likewise: how often a call was made so far; NULL: all that count for fail. */
 __attribute__((visibility("default"))) long fake_cuda_calls(const char *name);
 long fake_cuda_calls(const char *name)
 {
     long n = -1;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < CALLS; i++)
+    n = name ? n : n_counted;
+    for (int i = 0; name && i < CALLS; i++)
         if (strcmp(call_names[i], name) == 0)
             n = calls[i];
     pthread_mutex_unlock(&lock);

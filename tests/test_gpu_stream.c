@@ -11,21 +11,8 @@
 
 #include <cmocka.h>
 
-#include "convert.h"
-#include "cuda.h"
-#include "hparams.h"
-#include "machine.h"
-#include "rig.h"
-#include "session_impl.h"
+#include "gpu_session_rig.h"
 #include "thread_ranks.h"
-
-enum { TOKENS = 12, CHUNK = 8 };
-
-void fake_cuda_fail_in(long n); /* the driver's */
-long fake_cuda_calls(const char *name);
-
-static oct_model *model;
-static int32_t text[TOKENS];
 
 static void open_model(const char *name)
 {
@@ -65,18 +52,6 @@ static float *logits_of(const oct_gpus *gpus, const oct_stream_rates *rates, uin
     assert_true(st.bytes_read >= st.streamed);
     oct_session_free(s);
     return logits;
-}
-
-/* A GPU with room for all but the experts, or some of them. */
-static oct_gpus gpus_of(uint64_t budget)
-{
-    oct_gpus g;
-    oct_gpus_get(&g);
-    assert_string_equal(g.why, "");
-    assert_true(g.gpu[0].link > 0);
-    for (int i = 0; i < g.n; i++)
-        g.gpu[i].budget = budget;
-    return g;
 }
 
 static void check(const oct_gpus *g, const char *what, const oct_stream_rates *rates,
@@ -129,40 +104,6 @@ static void test_two(void **state)
     oct_model_close(model);
 }
 
-/* What is placed on the first of these GPUs by a rank. */
-static oct_gpu_share share_of(const oct_session_params *like, int rank, int size, const oct_gpus *g)
-{
-    oct_error err = {0};
-    const oct_machine *machine;
-    oct_machine *here;
-    oct_comm comm = {.rank = rank, .size = size};
-    oct_session_params p = *like;
-    oct_session_plan plan;
-    p.comm = &comm;
-    p.gpus = g;
-    assert_int_equal(oct_machine_find(NULL, &machine, &here, &err), OCT_OK);
-    if (oct_session_plan_make(model, &p, machine, NULL, NULL, 0, &plan, &err) != OCT_OK)
-        fail_msg("%s", err.text);
-    const oct_gpu_share share = plan.gpus.n > 0 ? plan.gpus.share[0] : (oct_gpu_share){0};
-    oct_session_plan_free(&plan);
-    oct_machine_free(here);
-    return share;
-}
-
-/* GPUs of which the first has room for a rank's attention and for streaming, but not for all
- * experts. */
-static oct_gpus room_to_stream(const oct_session_params *p, int rank, int size)
-{
-    oct_gpus g = gpus_of(0);
-    g.gpu[0].budget = 64 << 20;
-    for (;; g.gpu[0].budget -= g.gpu[0].budget / 32) {
-        const oct_gpu_share s = share_of(p, rank, size, &g);
-        assert_true(g.gpu[0].budget > 1 << 16);
-        if (s.streams && s.attention == model->config.n_layers)
-            return g;
-    }
-}
-
 /* Where all experts fit, but not most of them and room to stream, all are placed. */
 static void test_everything(void **state)
 {
@@ -180,31 +121,6 @@ static void test_everything(void **state)
     g.gpu[0].budget -= 1 << 18;
     assert_true(share_of(&p, 0, 1, &g).experts < layers - 1); /* the room is worth layers here */
     oct_model_close(model);
-}
-
-/* A small model whose experts are most of it; returns the file's descriptor. */
-static int open_made_up(int64_t n_experts, int64_t n_used)
-{
-    oct_error err = {0};
-    char path[64];
-    oct_grok_config c = oct_grok1_config(n_experts > 1 ? 2 : 6, 130);
-    c.n_ctx = 64;
-    c.d_model = 64;
-    c.n_q_heads = 8;
-    c.n_kv_heads = c.n_slices = c.attn_out_groups = c.down_groups = 4;
-    c.n_experts = n_experts;
-    c.head_dim = 16;
-    c.d_ff = 256;
-    c.n_used = n_used;
-    const oct_synthetic_params p = {.config = &c, .seed = 1, .fd = memfd_create("model", 0)};
-    if (oct_synthetic_write(&p, &err) != OCT_OK)
-        fail_msg("%s", err.text);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", p.fd);
-    if (oct_model_open(path, &model, &err) != OCT_OK)
-        fail_msg("%s", err.text);
-    for (int i = 0; i < TOKENS; i++)
-        text[i] = 3 + 7 * i % 120;
-    return p.fd;
 }
 
 /* A dense model's only expert is brought whole, or not at all. */
@@ -273,50 +189,6 @@ static void test_ranks(void **state)
         oct_model_close(model);
         close(fd);
     }
-}
-
-/* Any call may fail while experts are streamed: a line says so, and the session goes on. */
-static void test_failing(void **state)
-{
-    (void)state;
-    enum { N = 2 };
-    open_model("tiny-grok");
-    oct_gpus g = gpus_of(7 << 20);
-    g.gpu[1].budget = 0;
-    oct_error err = {0};
-    oct_session *s;
-    const size_t bytes = (size_t)model->config.n_vocab * sizeof(float);
-    const oct_session_params p = {.n_threads = 1, .chunk = CHUNK, .gpus = &g, .n_ctx = TOKENS};
-    float *want = calloc(1, bytes), *got = calloc(1, bytes);
-    const oct_batch b = {.n = N, .token = text};
-    if (oct_session_new(model, &p, &s, &err) != OCT_OK)
-        fail_msg("%s", err.text);
-    s->runner.rates = (oct_stream_rates){1e9, 1e9, 1e9, 1e9};
-    assert_int_equal(oct_eval(s, &b, want, &err), OCT_OK);
-    int failed = 0;
-    for (long i = 1; i < 100000; i += 60) {
-        oct_error e = {0};
-        oct_session_truncate(s, 0, 0);
-        fake_cuda_fail_in(i);
-        oct_status status = oct_eval(s, &b, got, &e);
-        fake_cuda_fail_in(0);
-        if (status == OCT_OK) {
-            if (memcmp(want, got, bytes) != 0)
-                fail_msg("call %ld: other logits", i);
-            if (failed > 3) /* behind the last call, or one that need not work */
-                break;
-            continue;
-        }
-        failed++;
-        assert_int_equal(status, OCT_ERR_DEVICE);
-        assert_non_null(strstr(e.text, "GPU 0: "));
-    }
-    printf("  %d calls failed while experts were streamed\n", failed);
-    assert_int_equal(oct_session_pos(s, 0), N);
-    oct_session_free(s);
-    free(want);
-    free(got);
-    oct_model_close(model);
 }
 
 /* ---- tokens of which the host computes the experts ---- */
@@ -436,11 +308,10 @@ int main(void)
 {
     setenv("OCTET_FAKE_CUDA", "devices=2,order=random", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),  cmocka_unit_test(test_divisions),
-        cmocka_unit_test(test_two),     cmocka_unit_test(test_everything),
-        cmocka_unit_test(test_dense),   cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_failing), cmocka_unit_test(test_hand_over),
-        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_choice),    cmocka_unit_test(test_divisions),
+        cmocka_unit_test(test_two),       cmocka_unit_test(test_everything),
+        cmocka_unit_test(test_dense),     cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_hand_over), cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
