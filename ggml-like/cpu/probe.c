@@ -1,6 +1,7 @@
 #include "probe.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -8,7 +9,7 @@
 #include "machine.h"
 
 /* Everything measured passes through here, so that no compiler can leave it out. */
-static volatile uint64_t sink;
+static atomic_uint_fast64_t sink;
 
 /* ---- the loops of the reference row ---------------------------------------------------------- */
 
@@ -104,7 +105,7 @@ static void read_thread(void *ctx, int thread, int n_threads)
         sum +=
             j->read((const char *)j->spans[i].data + 256 * lo, (size_t)(hi - lo) * 256, j->ahead);
     }
-    sink = sum;
+    atomic_store_explicit(&sink, sum, memory_order_relaxed);
 }
 
 double oct_probe_read(oct_team *team, const oct_kernels *row, size_t ahead,
@@ -151,7 +152,7 @@ static void peak_thread(void *ctx, int thread, int n_threads)
         n += ROUNDS;
         end = oct_seconds();
     } while (end - start < j->seconds);
-    sink = sum;
+    atomic_store_explicit(&sink, sum, memory_order_relaxed);
     j->rate[thread] = (double)n * j->p->ops / (end - start);
 }
 
