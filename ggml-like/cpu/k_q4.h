@@ -85,7 +85,7 @@ V_INLINE __m512i q4_lane_of_tables(const __m128i *const *table, int groups)
 /* The tables of 64 inputs of a channel, which has so many groups in them. */
 V_INLINE __m512i q4_tables(const uint8_t *index, int groups)
 {
-    const __m128i *table[4];
+    const __m128i *table[4] = {NULL}; /* the compiler may not see that 2 or 4 are read */
     V_EACH (g, groups)
         table[g] = (const __m128i *)(const void *)oct_q4_table[index[g]];
     return q4_lane_of_tables(table, groups);
@@ -94,7 +94,7 @@ V_INLINE __m512i q4_tables(const uint8_t *index, int groups)
 /* The same by offsets of the tables. */
 V_INLINE __m512i q4_tables_at(const uint16_t *offset, int groups)
 {
-    const __m128i *table[4];
+    const __m128i *table[4] = {NULL};
     V_EACH (g, groups)
         table[g] = (const __m128i *)(const void *)(oct_q4_table[0] + offset[g]);
     return q4_lane_of_tables(table, groups);
