@@ -201,7 +201,9 @@ static int print_page(const oct_command *c)
     FILE *f = open_memstream(&text, &n);
     if (f)
         put_page(f, c);
-    if (!f || fclose(f) != 0) {
+    bool lost = !f || (fflush(f), ferror(f)) || n == 0;
+    if ((f && fclose(f) != 0) || lost) {
+        free(text);
         oct_cli_error("no memory for a page");
         return OCT_EXIT_ERROR;
     }
