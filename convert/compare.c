@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "quantize.h"
+#include "moments.h"
 #include "threads.h"
 
 typedef struct comparison {
@@ -69,7 +69,7 @@ static oct_status compare_window(comparison *c, int64_t first, int64_t n, oct_er
 
 static oct_status run(comparison *c, const oct_model *const *m, oct_error *err)
 {
-    oct_session_params p = *c->p->session;
+    oct_session_params p = c->p->session ? *c->p->session : (oct_session_params){0};
     p.n_ctx = c->window;
     p.n_seqs = 1;
     p.cancel = c->p->cancel;
@@ -103,7 +103,10 @@ oct_status oct_compare(const oct_model *first, const oct_model *second, const oc
                        oct_compare_report *report, oct_error *err)
 {
     const oct_model *const m[2] = {first, second};
-    const int64_t window = p->window ? p->window : 512;
+    int64_t window;
+    OCT_TRY(oct_text_window(first, p, &window, err));
+    if (!p->window && oct_model_get_info(second)->n_ctx < window)
+        window = oct_model_get_info(second)->n_ctx;
     comparison c = {.p = p, .window = window, .n_vocab = oct_model_get_info(first)->n_vocab};
     if (oct_model_get_info(second)->n_vocab != c.n_vocab)
         return oct_fail(err, OCT_ERR_ARG, "compare: vocabularies of %lld and %lld tokens",

@@ -63,6 +63,8 @@ int64_t oct_moments_tokens(const oct_moments *m)
 
 int64_t oct_moments_seen(const oct_moments *m, int64_t layer, int64_t expert)
 {
+    if (layer < 0 || layer >= m->n_layers || expert < 0 || expert >= m->n_experts)
+        return 0;
     return m->seen[layer * m->n_experts + expert];
 }
 
@@ -143,16 +145,27 @@ static oct_status run_windows(oct_moments *m, oct_session *s, const oct_text_par
     return OCT_OK;
 }
 
+oct_status oct_text_window(const oct_model *m, const oct_text_params *p, int64_t *window,
+                           oct_error *err)
+{
+    const int64_t n_ctx = m->info.n_ctx;
+    *window = p->window ? p->window : n_ctx < 512 ? n_ctx : 512;
+    if (*window < 1 || *window > n_ctx)
+        return oct_fail(err, OCT_ERR_ARG, "windows of %lld tokens, expected 1 to %lld, the context",
+                        (long long)*window, (long long)n_ctx);
+    return OCT_OK;
+}
+
 oct_status oct_moments_gather(const oct_model *of, const oct_text_params *p, oct_moments **out,
                               oct_error *err)
 {
-    const int64_t window = p->window ? p->window : 512;
+    int64_t window;
+    oct_session_params sp = p->session ? *p->session : (oct_session_params){0};
     *out = NULL;
-    if (p->n < 1 || window < 1 || p->session->comm)
-        return oct_fail(err, OCT_ERR_ARG, "moments: %lld tokens in windows of %lld%s",
-                        (long long)p->n, (long long)window,
-                        p->session->comm ? "; ranks cannot gather them" : ", expected at least 1");
-    oct_session_params sp = *p->session;
+    if (p->n < 1 || sp.comm)
+        return oct_fail(err, OCT_ERR_ARG, "moments: %lld tokens%s", (long long)p->n,
+                        sp.comm ? "; ranks cannot gather them" : ", expected at least 1");
+    OCT_TRY(oct_text_window(of, p, &window, err));
     sp.n_ctx = window;
     sp.n_seqs = 1;
     sp.cancel = p->cancel;

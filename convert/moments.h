@@ -13,4 +13,8 @@ const float *oct_moments_block(const oct_moments *m, int64_t layer, int64_t expe
 /* Inputs of a matrix. */
 int64_t oct_moments_inputs(const oct_moments *m, int which);
 
+/* Tokens of a window of a text; an error if the model's context is shorter. */
+OCT_MUST_CHECK oct_status oct_text_window(const oct_model *m, const oct_text_params *p,
+                                          int64_t *window, oct_error *err);
+
 #endif

@@ -22,8 +22,8 @@ typedef struct oct_moments oct_moments;
 typedef struct oct_text_params {
     const int32_t *ids; /* [n] tokens, borrowed */
     int64_t n;
-    int64_t window;                    /* tokens that are evaluated as one sequence; 0: 512 */
-    const oct_session_params *session; /* threads and the like */
+    int64_t window; /* tokens that are evaluated as one sequence, at most the context; 0: 512 */
+    const oct_session_params *session; /* threads and the like; NULL: what zeros mean there */
     void (*progress)(void *ctx, uint64_t done, uint64_t total); /* tokens; may be NULL */
     void *progress_ctx;
     const volatile int *cancel; /* may be NULL */
@@ -40,7 +40,7 @@ OCT_API OCT_MUST_CHECK oct_status oct_moments_write(const oct_moments *m, const 
                                                     oct_error *err);
 OCT_API OCT_MUST_CHECK oct_status oct_moments_read(const char *path, const oct_model *of,
                                                    oct_moments **out, oct_error *err);
-/* Tokens of the text; those that an expert of a layer saw. */
+/* Tokens of the text; those that an expert of a layer saw, 0 if there is none such. */
 OCT_API int64_t oct_moments_tokens(const oct_moments *m);
 OCT_API int64_t oct_moments_seen(const oct_moments *m, int64_t layer, int64_t expert);
 

@@ -202,6 +202,8 @@ oct_status oct_session_serve(oct_session *s, oct_error *err)
 {
     oct_status status = OCT_OK;
     oct_rank_order *o = s->order;
+    if (s->comm->rank == 0)
+        return oct_fail(err, OCT_ERR_ARG, "rank 0 gives orders, it does not take them");
     for (o->what = 0; status == OCT_OK && o->what != OCT_ORDER_END;) {
         size_t bytes = oct_order_bytes(oct_order_rows(s));
         status = s->comm->announce(s->comm, o, &bytes, err);

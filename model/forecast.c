@@ -253,6 +253,9 @@ static oct_status check(const oct_model *m, const oct_forecast_params *p, oct_er
         return oct_fail(err, OCT_ERR_ARG,
                         "a prompt of %lld tokens, expected 1 to the context's %lld",
                         (long long)p->n_prompt, (long long)n_ctx);
+    if (p->layouts && !(p->layouts & ((1u << OCT_SHARD_LAYOUTS) - 1)))
+        return oct_fail(err, OCT_ERR_ARG, "forecast: layouts %#x, of which there is none",
+                        p->layouts);
     if (p->n_hosts > OCT_WEIGHT_MAX_SLICES)
         return oct_fail(err, OCT_ERR_UNSUPPORTED, "%d hosts, at most %d can share a model",
                         p->n_hosts, OCT_WEIGHT_MAX_SLICES);

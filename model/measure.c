@@ -86,6 +86,7 @@ double oct_measure_read(oct_session *s, size_t ahead, uint64_t bytes, int64_t *n
     const int64_t n_spans = s->model->config.n_layers * 2 * n_experts(s);
     oct_probe_span spans[SPANS];
     double total = 0, seconds = 0;
+    *next = *next < 0 ? 0 : *next;
     while (*next < n_spans && total < (double)bytes) {
         int64_t n = 0;
         double part = 0;
@@ -139,7 +140,8 @@ bool oct_instruction_get(int i, oct_instruction *out)
 int oct_instruction_find(const char *isa, oct_probe_kind kind)
 {
     const oct_kernels *row = oct_kernels_find(isa), *other;
-    const oct_probe *want = row ? oct_probe_find(kind, row) : NULL, *p;
+    const bool known = row && (unsigned)kind < OCT_PROBE_KINDS;
+    const oct_probe *want = known ? oct_probe_find(kind, row) : NULL, *p;
     oct_probe_kind its;
     for (int i = 0; want && (p = numbered(i, &other, &its)); i++)
         if (p == want)

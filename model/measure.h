@@ -118,7 +118,7 @@ typedef struct oct_step_cost {
 
 /* Routing is taken as uniform. Where reading is what limits, its seconds are bytes / (bytes per
  * second that a rank reads) + exchange. Returns NULL, or why so many ranks cannot share such a
- * model (static). Pure. */
+ * model, or that no step has so many tokens (static). Pure. */
 OCT_API const char *oct_predict_step(const oct_model *m, oct_shard_layout layout, int n_ranks,
                                      const oct_step_shape *step, const oct_network *net,
                                      oct_step_cost *out);

@@ -206,9 +206,9 @@ typedef struct oct_batch {
 OCT_API OCT_MUST_CHECK oct_status oct_eval(oct_session *s, const oct_batch *b, float *logits,
                                            oct_error *err);
 
-/* On ranks other than 0 (see params.comm): does what rank 0's calls on its session ask for, until
- * that session is freed. An error breaks the communicator: this rank cannot go on with the others.
- */
+/* On ranks other than 0 (see params.comm; OCT_ERR_ARG on rank 0): does what rank 0's calls on its
+ * session ask for, until that session is freed. An error breaks the communicator: this rank cannot
+ * go on with the others. */
 OCT_API OCT_MUST_CHECK oct_status oct_session_serve(oct_session *s, oct_error *err);
 
 /* Pages. Keys and values lie in pages of 128 positions, taken from one pool when a sequence reaches

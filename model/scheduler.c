@@ -533,6 +533,10 @@ static int64_t max_scores(int64_t n_vocab, int64_t chunk)
 
 uint64_t oct_scheduler_bytes(int64_t n_vocab, int64_t max_running, int64_t chunk)
 {
+    const int64_t most = INT32_MAX; /* what is beyond takes more memory than there is */
+    if (n_vocab < 1 || n_vocab > most || max_running < 0 || max_running > most || chunk < 0 ||
+        chunk > most)
+        return UINT64_MAX;
     return (uint64_t)n_vocab * sizeof(float) *
                (uint64_t)(3 * max_running + max_scores(n_vocab, chunk)) +
            (uint64_t)(chunk + max_running) * (2 * sizeof(int32_t) + 1);

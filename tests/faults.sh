@@ -77,6 +77,9 @@ try quantize quantize "$odd" -o out -t 2
 try tokenize tokenize -m "$model" -f "$work/text"
 try text tokenize -m "$model" --ids "$work/ids"
 try plan plan "$OCT_TEST_TINY/config.json" --memory 1G --read 10 --ops 1
+try man man run
+try completion completion bash
+try help help serve
 try checkpoint plan "$OCT_TEST_DATA/models/odd" --memory 1G --read 10 --ops 1 --json
 [ "$most" = all ] || most=1
 try calibrate quantize "$model" -o out --layers 0-4=q8 --calibrate "$work/text" --least 1 --window 16 -t 2

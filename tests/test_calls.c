@@ -1,8 +1,7 @@
 /* test_calls.c: sequences of calls of the public API with any values: whatever a program asks for,
  * in whatever order its documentation allows (pointers are valid, nothing is used after it was
- * freed, sizes of arrays are told truly), the answer is a result or an error with a line. Numbers
- * are those that make sense, their neighbours, and the ends of their types. Meant for the
- * sanitizers; the seed is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a
+ * freed, sizes of arrays are told truly), the answer is a result or an error with a line; see
+ * any_values.h. Meant for the sanitizers; the seed is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a
  * run. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +10,6 @@
 
 #include <cmocka.h>
 
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "any_values.h"
 #include "convert.h"
 #include "inspect.h"
 #include "machine.h"
@@ -42,52 +40,6 @@ typedef struct world {
     const oct_machine *machine_of[SESSIONS];
     int64_t calls, errors;
 } world;
-
-static uint64_t rng;
-
-static uint64_t any(void)
-{
-    uint64_t z = rng += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static int64_t below(int64_t n)
-{
-    return (int64_t)(any() % (uint64_t)n);
-}
-
-/* Mostly lo..hi, else near them, or an end of some type. */
-static int64_t number(int64_t lo, int64_t hi)
-{
-    static const int64_t ends[] = {INT64_MIN,
-                                   INT64_MIN + 1,
-                                   INT64_MAX,
-                                   INT64_MAX - 1,
-                                   INT32_MIN,
-                                   INT32_MAX,
-                                   UINT32_MAX,
-                                   -1,
-                                   0,
-                                   1,
-                                   77,
-                                   1 << 20,
-                                   (int64_t)1 << 40};
-    switch (below(8)) {
-    case 0: return ends[below(sizeof ends / sizeof *ends)];
-    case 1: return lo - 1 - below(3);
-    case 2: return hi + 1 + below(3);
-    default: return lo + below(hi - lo + 1);
-    }
-}
-
-static float real(void)
-{
-    static const float odd[] = {0,   -0.0f,   1,      -1,     INFINITY, -INFINITY,
-                                NAN, FLT_MAX, -1e30f, 1e-40f, 0.5f,     2};
-    return below(3) ? (float)below(1000) / 250 : odd[below(sizeof odd / sizeof *odd)];
-}
 
 /* Every error has a line. */
 static void answered(world *w, oct_status s, const oct_error *e)
@@ -352,11 +304,16 @@ static void schedule(world *w)
                      .n = (int32_t)(below(4) ? below(3) : number(0, 3)),
                      .n_top = (int32_t)(below(4) ? below(3) : number(0, OCT_TOP_MAX)),
                      .logprob = below(2),
+                     .prompt_logprobs = below(4) == 0,
                      .keep = below(2)};
-    switch (below(6)) {
+    switch (below(7)) {
     case 0: answered(w, oct_scheduler_submit(w->scheduler[k], &r, &id, &e), &e); break;
     case 1: oct_scheduler_cancel(w->scheduler[k], below(2) ? any() : (uint64_t)below(20)); break;
     case 2: oct_scheduler_get_stats(w->scheduler[k], &stats); break;
+    case 6:
+        oct_scheduler_cancel_text(w->scheduler[k], (uint64_t)below(20), (int32_t)number(0, 3));
+        assert_true(oct_scheduler_pending(w->scheduler[k]) >= 0);
+        break;
     case 3:
         if (below(5) == 0) {
             oct_scheduler_free(w->scheduler[k]);

@@ -46,12 +46,12 @@ static void put_text(FILE *f, const char *text)
 }
 
 /* Lines as they are, but for the indentation that all of them have. */
-static void put_literal(FILE *f, const char *text)
+static void put_literal(FILE *f, const char *text, size_t n_text)
 {
     fputs(".Bd -literal -offset indent\n", f);
-    for (const char *p = text; *p;) {
-        const char *end = strchr(p, '\n');
-        size_t n = end ? (size_t)(end - p) : strlen(p);
+    for (const char *p = text; p < text + n_text;) {
+        const char *end = memchr(p, '\n', (size_t)(text + n_text - p));
+        size_t n = (size_t)((end ? end : text + n_text) - p);
         for (int i = 0; i < 2 && n > 0 && *p == ' '; i++, n--)
             p++;
         if (n > 0 && (*p == '.' || *p == '\''))
@@ -113,15 +113,13 @@ static void put_notes(FILE *f, const char *notes)
     static const char mark[] = "examples:\n";
     const char *examples = notes ? strstr(notes, mark) : NULL;
     size_t n = !notes ? 0 : examples ? (size_t)(examples - notes) : strlen(notes);
-    char *text = n > 0 ? strndup(notes, n) : NULL;
-    if (text) {
+    if (n > 0) {
         fputs(".Sh NOTES\n", f);
-        put_literal(f, text);
+        put_literal(f, notes, n);
     }
-    free(text);
     if (examples) {
         fputs(".Sh EXAMPLES\n", f);
-        put_literal(f, examples + sizeof mark - 1);
+        put_literal(f, examples + sizeof mark - 1, strlen(examples + sizeof mark - 1));
     }
 }
 
@@ -167,7 +165,7 @@ static void put_program(FILE *f)
     fputs(".El\n.Sh EXIT STATUS\n", f);
     put_text(f, oct_program_exit_codes);
     fputs(".Sh EXAMPLES\n", f);
-    put_literal(f, oct_program_examples);
+    put_literal(f, oct_program_examples, strlen(oct_program_examples));
     fputs(".Sh SEE ALSO\n", f);
     oct_command *sorted = malloc((size_t)oct_n_commands * sizeof *sorted);
     if (!sorted)
@@ -203,7 +201,9 @@ static int print_page(const oct_command *c)
     FILE *f = open_memstream(&text, &n);
     if (f)
         put_page(f, c);
-    if (!f || fclose(f) != 0) {
+    bool lost = !f || (fflush(f), ferror(f)) || n == 0;
+    if ((f && fclose(f) != 0) || lost) {
+        free(text);
         oct_cli_error("no memory for a page");
         return OCT_EXIT_ERROR;
     }

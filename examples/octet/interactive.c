@@ -119,6 +119,7 @@ static oct_status save(const oct_gen *g, const char *model, const char *path, oc
     char *text = NULL, print[24];
     size_t n = 0;
     OCT_TRY(oct_decode(g->model, t->ids, (size_t)t->n, &text, &n, err));
+    (void)oct_cli_json_lost();
     json_t *ids = json_array();
     for (int64_t i = 0; i < t->n; i++)
         json_array_append_new(ids, json_integer(t->ids[i]));
@@ -128,15 +129,18 @@ static oct_status save(const oct_gen *g, const char *model, const char *path, oc
     char *line = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     free(text);
-    if (!line)
+    if (oct_cli_json_lost() || !line) {
+        free(line);
         return oct_fail(err, OCT_ERR_MEMORY, "no memory to save the text");
+    }
     oct_status s = write_file(path, model, line, strlen(line), err);
     free(line);
     return s;
 }
 
-/* The tokens of a saved text; false: they are none of this model. */
-static bool ids_of(const oct_gen *g, const json_t *saved, int32_t **out, int64_t *n)
+/* The tokens of a saved text; *out stays NULL if they are none of this model. */
+static oct_status ids_of(const oct_gen *g, const json_t *saved, int32_t **out, int64_t *n,
+                         oct_error *err)
 {
     const json_t *ids = json_object_get(saved, "ids");
     const char *of = json_string_value(json_object_get(saved, "octet_text"));
@@ -144,7 +148,11 @@ static bool ids_of(const oct_gen *g, const json_t *saved, int32_t **out, int64_t
     char print[24];
     fingerprint_of(g->model, print);
     *n = (int64_t)json_array_size(ids);
-    *out = of && strcmp(of, print) == 0 ? malloc((size_t)*n * sizeof **out + 1) : NULL;
+    if (!of || strcmp(of, print) != 0)
+        return OCT_OK;
+    *out = malloc((size_t)*n * sizeof **out + 1);
+    if (!*out)
+        return oct_fail(err, OCT_ERR_MEMORY, "no memory for %lld tokens", (long long)*n);
     for (int64_t i = 0; *out && i < *n; i++) {
         const json_t *v = json_array_get(ids, (size_t)i);
         const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
@@ -155,7 +163,7 @@ static bool ids_of(const oct_gen *g, const json_t *saved, int32_t **out, int64_t
             (*out)[i] = (int32_t)id;
         }
     }
-    return *out != NULL;
+    return OCT_OK;
 }
 
 /* What /save wrote, or any other text. The text so far is gone, unless the file cannot be had. */
@@ -167,12 +175,17 @@ static oct_status load(oct_gen *g, const char *path, oct_error *err)
     int64_t n_ids = 0;
     size_t n_encoded = 0;
     OCT_TRY(oct_cli_read(path, TEXT_BYTES_MAX, &file, &n, err));
+    (void)oct_cli_json_lost();
     json_t *saved = json_loadb(file, n, 0, NULL);
     const json_t *text = json_object_get(saved, "text");
     const bool is_saved = json_object_get(saved, "octet_text") && json_is_string(text);
-    const bool exact = is_saved && ids_of(g, saved, &ids, &n_ids);
     oct_status s = OCT_OK;
-    if (!exact)
+    if (oct_cli_json_lost()) /* it may be one, for all that is known */
+        s = oct_fail(err, OCT_ERR_MEMORY, "%s: no memory to read it", path);
+    else if (is_saved)
+        s = ids_of(g, saved, &ids, &n_ids, err);
+    const bool exact = ids != NULL;
+    if (s == OCT_OK && !exact)
         s = oct_encode(g->model, is_saved ? json_string_value(text) : file,
                        is_saved ? json_string_length(text) : n, &ids, &n_encoded, err);
     n_ids = exact ? n_ids : (int64_t)n_encoded;
@@ -194,11 +207,12 @@ static oct_status load(oct_gen *g, const char *path, oct_error *err)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Whether the line is this command; *rest: the word behind it, without blanks around it. */
-static bool is_command(const char *line, size_t n, const char *name, char **rest)
+/* Whether the line is this command; rest: the word behind it, without blanks around it, cut off if no
+ * path is so long. */
+static bool is_command(const char *line, size_t n, const char *name, char rest[PATH_MAX])
 {
     const size_t k = strlen(name);
-    *rest = NULL;
+    rest[0] = 0;
     if (n < k || memcmp(line, name, k) != 0 || (n > k && line[k] != ' '))
         return false;
     size_t from = k, to = n;
@@ -206,8 +220,9 @@ static bool is_command(const char *line, size_t n, const char *name, char **rest
         from++;
     while (to > from && line[to - 1] == ' ')
         to--;
-    *rest = strndup(line + from, to - from);
-    return *rest != NULL;
+    snprintf(rest, PATH_MAX, "%.*s", (int)(to - from < PATH_MAX ? to - from : PATH_MAX),
+             line + from);
+    return true;
 }
 
 static void file_command(oct_gen *g, const char *model, const char *name, const char *path,
@@ -216,6 +231,8 @@ static void file_command(oct_gen *g, const char *model, const char *name, const 
     oct_error err = {0};
     if (!*path)
         oct_cli_error("%s: the name of a file is missing", name);
+    else if (strlen(path) == PATH_MAX - 1)
+        oct_cli_error("%s: the name of the file is too long", name);
     else if ((saves ? save(g, model, path, &err) : load(g, path, &err)) != OCT_OK)
         oct_cli_error("%s", err.text);
     else if (saves)
@@ -225,16 +242,16 @@ static void file_command(oct_gen *g, const char *model, const char *name, const 
 /* A line that starts with '/'. False: end. */
 static bool command(oct_gen *g, const char *model, const char *line, size_t n)
 {
-    char *rest;
+    char rest[PATH_MAX];
     bool go = true;
-    if (is_command(line, n, "/quit", &rest)) {
+    if (is_command(line, n, "/quit", rest)) {
         go = false;
-    } else if (is_command(line, n, "/reset", &rest)) {
+    } else if (is_command(line, n, "/reset", rest)) {
         oct_gen_reset(g, 0);
         fprintf(stderr, "(new text)\n");
-    } else if (is_command(line, n, "/save", &rest)) {
+    } else if (is_command(line, n, "/save", rest)) {
         file_command(g, model, "/save", rest, true);
-    } else if (is_command(line, n, "/load", &rest)) {
+    } else if (is_command(line, n, "/load", rest)) {
         file_command(g, model, "/load", rest, false);
     } else {
         fprintf(stderr, "/reset      start a new text\n"
@@ -244,7 +261,6 @@ static bool command(oct_gen *g, const char *model, const char *line, size_t n)
                         "Ctrl-C      stop the generation; an empty line goes on with it\n"
                         "What is pasted is one message, however many lines it has.\n");
     }
-    free(rest);
     return go;
 }
 

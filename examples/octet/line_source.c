@@ -196,7 +196,7 @@ static const char *edited(oct_line_source *in, int *count)
 static const char *plain(oct_line_source *in, int *count)
 {
     ssize_t k = getline(&in->line, &in->line_room, stdin);
-    if (k < 0 && ferror(stdin))
+    if (k < 0 && !feof(stdin)) /* memory that is lacking is no error of the stream */
         in->error = errno;
     size_t bom = k > 0 && !in->begun ? oct_utf8_bom(in->line, (size_t)k) : 0;
     in->begun = true;

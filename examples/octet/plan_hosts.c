@@ -148,6 +148,8 @@ static oct_status this_host(oct_plan_job *j, oct_error *err)
         snprintf(name, sizeof name, i ? "as this (%d)" : "this machine", i + 1);
         j->host[i] = h;
         j->name[i] = strdup(name);
+        if (!j->name[i])
+            return oct_fail(err, OCT_ERR_MEMORY, "out of memory");
     }
     return OCT_OK;
 }
