@@ -1,7 +1,7 @@
 /* tile_emulator.h: stands in for tile_unit.h: a tile unit in plain C, as strict as a real one. It
  * is written from the instructions' descriptions in the Intel SDM, volume 2 (LDTILECFG, TILELOADD,
- * TDPBSUD, TDPBUSD, TILESTORED, TILERELEASE). What a CPU would answer with #GP or #UD raises SIGILL here,
- * and memory is touched where it would be touched there, so that guard pages catch what they
+ * TDPBSUD, TDPBUSD, TILESTORED, TILERELEASE). What a CPU would answer with #GP or #UD raises SIGILL
+ * here, and memory is touched where it would be touched there, so that guard pages catch what they
  * would. */
 #ifndef OCT_TILE_UNIT_H
 #define OCT_TILE_UNIT_H

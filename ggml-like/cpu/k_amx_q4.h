@@ -83,7 +83,7 @@ static bool turned_may_pack(const turned *w)
 }
 
 /* The next tile of rows of w->pack, a block that has some left; two steps on they are fetched. */
-V_NOINLINE void turned_pack(turned *w, int n_tiles)
+static void turned_pack(turned *w, int n_tiles)
 {
     const size_t at = block_at(&w->a, &w->pack) + (size_t)(w->pack_step * STEP);
     const int8_t *const *column = w->column[w->pack_tile];
@@ -95,6 +95,15 @@ V_NOINLINE void turned_pack(turned *w, int n_tiles)
         w->pack_tile = 0;
         w->pack_step++;
     }
+}
+
+/* As many as are due with each span. */
+V_NOINLINE void turned_pack_share(turned *w, int n_tiles, int span)
+{
+    const int64_t cost = w->a.n_panels * SETS;
+    w->credit += w->pack.n_steps * n_tiles * span;
+    for (; w->credit >= cost && turned_may_pack(w); w->credit -= cost)
+        turned_pack(w, n_tiles);
 }
 
 /* ---- sums ---- */
@@ -295,10 +304,7 @@ V_INLINE void turned_strip(turned *w, int groups, int n_tiles, const uint8_t *st
         }
         w->before = w->now;
         w->t_before = t + first * set_t;
-        w->credit += w->pack.n_steps * n_tiles * span;
-        for (; w->credit >= w->a.n_panels * SETS && turned_may_pack(w);
-             w->credit -= w->a.n_panels * SETS)
-            turned_pack(w, n_tiles);
+        turned_pack_share(w, n_tiles, span);
     }
 }
 

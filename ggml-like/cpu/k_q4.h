@@ -165,7 +165,7 @@ V_INLINE __m512i q4_lane_tables(const uint8_t *p, const uint8_t *q, int64_t inde
     return q4_tables(index, 4);
 }
 
-/* z[j], in lane l sixteen inputs of channel 4 l + j, to out + q * stride: quad q of the channels. */
+/* z[j], in lane l sixteen inputs of channel 4 l + j, to out + q * stride: quad q of them. */
 V_INLINE void q4_put_quads(const __m512i *z, uint8_t *out, int64_t stride)
 {
     const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
