@@ -34,7 +34,7 @@ static void my_range(const oct_cpu_run *c, int64_t n, int64_t *first, int64_t *e
 int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_weight_layout *l, int64_t n_units,
                           int64_t n_rows)
 {
-    enum { MANY_ROWS = 2, TASKS_PER_THREAD = 4 };
+    enum { MANY_ROWS = 3, TASKS_PER_THREAD = 4 };
     int64_t enough = n_units * l->n_panels / (TASKS_PER_THREAD * c->domain_threads);
     int64_t run = n_rows < MANY_ROWS ? 1 : c->cpu->k->panels;
     run = run < enough ? run : enough;

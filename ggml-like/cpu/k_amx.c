@@ -62,7 +62,7 @@ enum {
     STEP_QUADS = STEP / OCT_QUAD,
     CHUNK = 128,         /* rows */
     FEW_ROWS = 3,        /* up to this many rows are memory-bound: the AVX-512 kernel takes them; */
-    FEW_ROWS_TURNED = 1, /* of q4, which it expands for each row (k_amx_q4.h) */
+    FEW_ROWS_TURNED = 2, /* of q4, of which more than that are the tiles' (k_amx_q4.h) */
     AHEAD = 3,           /* steps from packing to use */
     SLOTS = 2 * CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD,
     LINE = 64

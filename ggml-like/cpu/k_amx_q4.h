@@ -1,4 +1,4 @@
-/* k_amx_q4.h: q4 with 2 to 32 rows of two digits, for k_amx.c alone.
+/* k_amx_q4.h: q4 with 3 to 32 rows of two digits, for k_amx.c alone.
  *
  * With so few rows the products take less time than turning nibbles into bytes. So weights are
  * operand A of the tile unit here, channel by channel, which is as vpshufb leaves them (as quads,
