@@ -58,10 +58,15 @@ typedef struct oct_gpu_share {
 /* Asks the driver, which is loaded if there is one. A process that computes on none needs no other
  * call; nothing can fail but what out->why then says. Thread-safe. */
 OCT_API void oct_gpus_get(oct_gpus *out);
-/* What a GPU does at best: bytes per second from its own memory and from pinned memory of the host;
- * operations per second of int8 tensor cores (a multiplication and an addition are two). */
+/* What a GPU does, per second: at best, bytes from its own memory and from pinned memory of the
+ * host, operations of int8 tensor cores (a multiplication and an addition are two); of a matrix,
+ * the bytes for one token, the operations for n_rows rows in 16 bits, which are two products of
+ * int8 and counted as both, and those of cuBLAS for as many rows in 8 bits. */
 typedef struct oct_gpu_speed {
     double read, link, peak;
+    double gemv, gemm;
+    double blas; /* 0: there is none */
+    int64_t n_out, n_in, n_rows;
 } oct_gpu_speed;
 /* Measures it for some milliseconds. OCT_ERR_DEVICE, OCT_ERR_MEMORY: it cannot. */
 OCT_API OCT_MUST_CHECK oct_status oct_gpu_measure(const oct_gpu *g, oct_gpu_speed *out,

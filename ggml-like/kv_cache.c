@@ -33,7 +33,7 @@ oct_status oct_kv_cache_plan(oct_kv_cache *kv, oct_error *err)
     assert(kv->n_heads % kv->n_domains == 0);
     kv->data = NULL;
     kv->elem_bytes = kv->type == OCT_KV_F32 ? 4 : 2;
-    kv->v_stride = (kv->head_dim + 15) / 16 * 16;
+    kv->v_stride = oct_kv_v_stride(kv->head_dim);
     kv->head_bytes = (size_t)(OCT_KV_PAGE * (kv->head_dim + kv->v_stride)) * kv->elem_bytes;
     if (kv->n_ctx < 1 || kv->n_seqs < 1 ||
         __builtin_mul_overflow((uint64_t)kv->n_layers, (uint64_t)kv->n_heads, &heads) ||

@@ -36,6 +36,12 @@ typedef struct oct_kv_cache {
     _Atomic int64_t saturated; /* values that did not fit the type */
 } oct_kv_cache;
 
+/* Elements from V of a position to V of the next. */
+static inline int64_t oct_kv_v_stride(int64_t head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+
 /* Fills the sizes from the fields before. OCT_ERR_ARG if pool_bytes is less than a page,
  * OCT_ERR_MEMORY for more than any machine has. */
 OCT_MUST_CHECK oct_status oct_kv_cache_plan(oct_kv_cache *kv, oct_error *err);

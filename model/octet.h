@@ -138,7 +138,7 @@ typedef struct oct_session_params {
      * move (oct_gpu.link), and what the host's threads do, which is measured. */
     bool no_streaming;
     const oct_placement *placement; /* borrowed; NULL: the mapped file */
-    bool blas; /* f32 products of many rows through OpenBLAS: faster, other bits */
+    bool blas; /* f32 products of many rows through OpenBLAS or cuBLAS: faster, other bits */
     /* When it turns non-zero, oct_eval returns OCT_ERR_CANCELLED soon. Read atomically; written by
      * a signal handler, or by another thread with an atomic store. NULL: never. */
     const volatile int *cancel;

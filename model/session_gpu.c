@@ -41,6 +41,7 @@ static void settle(dealer *a)
         s->streams = a->task->streams && left > 0 && left - 1 < s->n_layers;
         s->experts = left - (a->task->streams && left > 0);
         a->deal->numbers[k].streams = s->streams;
+        a->deal->numbers[k].blas = a->task->numbers.blas && s->head;
         /* where the table is anyway, and the first layer */
         s->embed = s->head && a->deal->first[k] == 0 && s->attention > 0;
     }

@@ -126,6 +126,7 @@ static oct_status plan(const oct_model *m, const oct_session_params *p, const oc
                                    .n_layers = m->config.n_layers,
                                    .streams = !p->no_streaming,
                                    .numbers = {.shard = s->shard,
+                                               .blas = p->blas,
                                                .rows = s->chunk,
                                                .n_seqs = s->n_seqs,
                                                .seq_pages = oct_kv_pages_of(s->n_ctx)}};

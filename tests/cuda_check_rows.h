@@ -185,6 +185,28 @@ static inline const char *check_select(void)
     return NULL;
 }
 
+/* Three parts of eight digits are the number. */
+static inline const char *check_split(void)
+{
+    enum { ROWS = 3 };
+    for (int k = 0; k < CUDA_WIDTHS; k++) {
+        int64_t n = cuda_widths[k];
+        const float *x = cuda_floats(ROWS * n, CUDA_NORMAL);
+        float *sum = cuda_room((size_t)(ROWS * n) * 4);
+        oct_cuda_split_args a = {x, cuda_room((size_t)(3 * ROWS * n) * 2), n, ROWS};
+        CUDA_RUN(split, a);
+        for (int64_t i = 0; i < ROWS * n; i++) {
+            float part[3];
+            for (int p = 0; p < 3; p++)
+                part[p] = oct_f32_of_bf16(a.out[p * ROWS * n + i]);
+            sum[i] = part[0] + (part[1] + part[2]);
+        }
+        CUDA_TRY(cuda_equal("split", sum, x, ROWS * n));
+        CUDA_TRY(cuda_case_ends("split"));
+    }
+    return NULL;
+}
+
 static inline const char *quantise_case(int64_t n_in, int64_t n_groups, int digits, cuda_pattern p)
 {
     enum { ROWS = 3 };

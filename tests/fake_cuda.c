@@ -19,6 +19,7 @@
  *     code=N             with this number [999] ...
  *     lasting            and all after it, but those that release
  *     failing=NAME       only calls of this name count for fail
+ *     blas=N             what calls of cuBLAS return [0]
  *     elapsed=MS         what all is said to take between two events [what it took]
  *     nopin              no memory of the host can be pinned
  *     order=lazy|eager|random   when operations run; random: some at every call, by seed [lazy]
@@ -71,6 +72,7 @@ static struct settings {
     long fail;
     char failing[48], report[256], order[8];
     float elapsed;
+    int blas;
     size_t memory[FAKE_DEVICES];
     uint64_t seed;
 } set;
@@ -122,6 +124,8 @@ static void read_setting(const char *name, const char *value)
         set.code = atoi(value);
     else if (strcmp(name, "lasting") == 0)
         set.lasting = true;
+    else if (strcmp(name, "blas") == 0)
+        set.blas = atoi(value);
     else if (strcmp(name, "elapsed") == 0)
         set.elapsed = strtof(value, NULL);
     else if (strcmp(name, "nopin") == 0)
@@ -199,6 +203,20 @@ long fake_cuda_calls(const char *name)
             n = calls[i];
     pthread_mutex_unlock(&lock);
     return n;
+}
+
+/* For the tests' cuBLAS: a kernel of its own in a stream; non-zero: its calls fail, with this. */
+__attribute__((visibility("default"))) int fake_cuda_blas(void *stream, void (*call)(const void *),
+                                                          const void *args, size_t bytes);
+int fake_cuda_blas(void *stream, void (*call)(const void *), const void *args, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    (void)fake_current();
+    if (set.blas == 0 && call)
+        fake_call(fake_stream_check(stream), call, args, bytes);
+    const int result = set.blas;
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 /* Every call begins here; non-zero: the number with which it fails. */

@@ -161,10 +161,11 @@ static bool is_pinned(const void *p, size_t bytes)
 /* ---- streams --------------------------------------------------------------------------------- */
 
 typedef struct operation {
-    enum { UPLOAD, DOWNLOAD, FILL, LAUNCH, RECORD, WAIT, WAIT_VALUE } what;
+    enum { UPLOAD, DOWNLOAD, FILL, LAUNCH, CALL, RECORD, WAIT, WAIT_VALUE } what;
     uint64_t device; /* address */
     void *host;      /* of a copy */
-    void *held;      /* UPLOAD: what was pageable when it was given; LAUNCH: the arguments */
+    void *held;      /* UPLOAD: what was pageable when it was given; LAUNCH, CALL: the arguments */
+    void (*call)(const void *args);
     size_t bytes;
     unsigned char value;
     const oct_emulated_kernel *kernel;
@@ -238,13 +239,14 @@ static void do_operation(fake_stream *s, operation *o)
         o->event->n_waiting--;
         return;
     }
-    if (o->what != LAUNCH)
+    if (o->what != LAUNCH && o->what != CALL)
         (void)block_of(s->device, o->device, o->bytes, "a copy that was waiting");
     allow(true);
     switch (o->what) {
     case UPLOAD: memcpy(device, host, o->bytes); break;
     case DOWNLOAD: memcpy(host, device, o->bytes); break;
     case FILL: memset(device, o->value, o->bytes); break;
+    case CALL: o->call(o->held); break;
     default:
         if (oct_emulated_launch(o->kernel, o->grid, o->block, o->shared_bytes, o->held) != 0)
             fake_wrong("%s: %s", o->kernel->name, oct_emulated_error());
@@ -475,6 +477,14 @@ void fake_launch(fake_stream *s, const oct_emulated_kernel *k, const unsigned gr
     memcpy(o.block, threads, sizeof o.block);
     o.held = must(malloc(bytes));
     memcpy(o.held, arguments[0], bytes);
+    enqueue(s, o);
+    given(s);
+}
+
+void fake_call(fake_stream *s, void (*call)(const void *args), const void *args, size_t bytes)
+{
+    operation o = {.what = CALL, .call = call, .held = must(malloc(bytes))};
+    memcpy(o.held, args, bytes);
     enqueue(s, o);
     given(s);
 }

@@ -55,6 +55,9 @@ void fake_fill(fake_stream *s, uint64_t p, unsigned char value, size_t bytes);
 void fake_launch(fake_stream *s, const oct_emulated_kernel *k, const unsigned grid[3],
                  const unsigned block[3], unsigned shared_bytes, void **arguments);
 
+/* A kernel that is not Octet's. */
+void fake_call(fake_stream *s, void (*call)(const void *args), const void *args, size_t bytes);
+
 fake_module *fake_module_new(fake_device *d);
 void fake_module_check(fake_module *m);
 void fake_module_free(fake_module *m);

@@ -107,6 +107,28 @@ for options in '--kv bf16' '--kv f32' '--act i8'; do
     same dense 'experts of 2 layers' memory=1G,order=random $options
 done
 
+# ---- cuBLAS ----------------------------------------------------------------------------------------
+# Asked for, it does the head of many rows: nearly the same logits, and other last bits. What is not
+# there or refuses is told of.
+if ldconfig -p | grep -q libopenblas.so.0; then
+    cpu dense
+    on memory=1G logits dense --blas || bad "--blas fails"
+    ! cmp -s "$work/out.npy" "$work/dense.npy" || bad "--blas: the bits of our own head"
+    paste <(od -An -v -tf4 -w4 -j128 "$work/out.npy") <(od -An -v -tf4 -w4 -j128 "$work/dense.npy") |
+        awk '{ d = $1 - $2; d = d < 0 ? -d : d; most = d > most ? d : most; n++ } END { exit !(n > 1000 && most < 1e-4) }' ||
+        bad "--blas: other logits"
+    grep -qx 'left nothing' "$work/report" || bad "--blas: $(grep left "$work/report")"
+    on memory=1G,blas=14 logits dense --blas && grep -q 'warning: GPU 0: cuBLAS: it does not start: fake error (14); no GPU' "$work/err" ||
+        bad "cuBLAS that refuses"
+    mkdir "$work/alone" && ln -s "$driver/libcuda.so.1" "$work/alone"
+    echo "no library" >"$work/alone/$(cd "$driver" && echo libcublas.so.[0-9]*)"
+    ! driver=$work/alone on memory=1G logits dense --blas && [ "$(grep -c '^octet: GPU 0: cuBLAS: ' "$work/err")" = 1 ] ||
+        bad "no cuBLAS"
+    driver=$work/alone on memory=1G logits dense && cmp -s "$work/out.npy" "$work/dense.npy" || bad "no cuBLAS, not asked for"
+else
+    say "SKIPPED cuBLAS: --blas needs OpenBLAS too"
+fi
+
 # ---- ranks -----------------------------------------------------------------------------------------
 # Each may have a GPU or none: two share one; each has its own; only the second has one.
 if command -v mpirun >/dev/null && [ -e "$OCT_TEST_BUILD/mpi/liboctet_mpi.so" ]; then
@@ -162,7 +184,7 @@ grep -qE "^GPU 0 .Fake GPU 0.: $some" "$work/out" || bad "--dry-run says: $(cat 
 on memory=1G,devices=2 "$octet" info >"$work/out" || bad "info"
 grep -qE '^  1 +Fake GPU 1, compute capability 8.9' "$work/out" || bad "info says: $(cat "$work/out")"
 on memory=20M,devices=2 "$octet" bench -m "$models/dense.gguf" -t 1 -p 0 -n 1 -r 1 --format json >"$work/out" || bad "bench"
-[ "$(grep -cE '"(read_gb_per_second|int8_tops|link_gb_per_second)": [0-9.e-]*[1-9]' "$work/out")" = 6 ] ||
-    bad "bench says of GPUs: $(grep -A 12 '"gpus"' "$work/out")"
+[ "$(grep -cE '"(read_gb_per_second|int8_tops|link_gb_per_second|(gemv|gemm)_.*|cublas_int8_tops)": [0-9.e-]*[1-9]' "$work/out")" = 12 ] ||
+    bad "bench says of GPUs: $(grep -A 18 '"gpus"' "$work/out")"
 [ $fails = 0 ] && say "$n times the same bits"
 exit $fails

@@ -17,6 +17,7 @@
     CHECK(norm)       \
     CHECK(slices)     \
     CHECK(select)     \
+    CHECK(split)      \
     CHECK(quantise)   \
     CHECK(gemv)       \
     CHECK(gemm)       \

@@ -1,4 +1,4 @@
-/* test_gpu_calls.c: every call that a session makes of a GPU's driver fails, by number: for once, for
+/* test_gpu_calls.c: every call that a session makes of a GPU's driver fails, by number: once, for
  * good, or as if memory were out. A session is made all the same, with less on the device; an
  * evaluation gives the CPU's bits or a line that says what failed; nothing is left. Usage:
  * test_gpu_calls [all]: all numbers, else one in STEP of them, from a seed on. */

@@ -42,7 +42,7 @@ enum { OCT_CLI_WEIGHTS_AUTO, OCT_CLI_WEIGHTS_MAPPED, OCT_CLI_WEIGHTS_OWNED };
                        "activations in 16 bits, or in 8: prompts up to twice as\n"      \
                        "fast, and less exact [i16]"),                                   \
         OCT_ROW_FLAG(0, "blas", &(s).blas,                                              \
-                     "f32 products through OpenBLAS: faster prompts, but results\n"     \
+                     "f32 products through OpenBLAS, cuBLAS: faster, but results\n"     \
                      "are no longer the same bits for every chunk size"),               \
         OCT_ROW_CHOICE(0, "weights", &(s).weights, "auto|mapped|owned",                 \
                        "mapped: used from the file's pages, nothing is loaded;\n"       \

@@ -225,7 +225,7 @@ size_t oct_cpu_attention_temp(const oct_cpu_numbers *numbers, const oct_node *n,
     rows = rows < SPLIT_ROWS ? rows : SPLIT_ROWS;
     if (!is_split(numbers, n, 1))
         return 0;
-    int64_t v_stride = (a->head_dim + 15) / 16 * 16,
+    int64_t v_stride = oct_kv_v_stride(a->head_dim),
             blocks = (a->n_ctx + OCT_ATTN_BLOCK - 1) / OCT_ATTN_BLOCK;
     return (size_t)(rows * a->n_q_heads * blocks * (v_stride + 1)) * sizeof(float);
 }

@@ -12,6 +12,7 @@ typedef struct oct_cuda_numbers {
     int n_sms;
     int shared; /* bytes of shared memory that a block may have; 0: not known, the least is taken */
     bool streams;                    /* experts of the host will be streamed to it */
+    bool blas;                       /* cuBLAS for the head of many rows: other last bits */
     oct_shard shard;                 /* of one process: size 1, everything */
     int64_t rows, n_seqs, seq_pages; /* of a run at most: tokens; sequences and pages of each */
 } oct_cuda_numbers;

@@ -56,13 +56,12 @@ static uint32_t shared_of(const oct_node *n)
         return 0;
     const oct_attn_shape *s = n->attn;
     const int64_t n_kv = s->n_kv_heads;
-    const oct_cuda_attention_args a = {
-        .kv = {.n_heads = n_kv,
-               .head_dim = s->head_dim,
-               .v_stride = oct_cuda_div_up(s->head_dim, OCT_CUDA_KV_LANES) * OCT_CUDA_KV_LANES,
-               .elem_bytes = sizeof(float)},
-        .heads = {.n_q_heads = s->n_q_heads, .n_kv_heads = n_kv},
-        .n_rows = OCT_CUDA_ROW_TILE};
+    const oct_cuda_attention_args a = {.kv = {.n_heads = n_kv,
+                                              .head_dim = s->head_dim,
+                                              .v_stride = oct_kv_v_stride(s->head_dim),
+                                              .elem_bytes = sizeof(float)},
+                                       .heads = {.n_q_heads = s->n_q_heads, .n_kv_heads = n_kv},
+                                       .n_rows = OCT_CUDA_ROW_TILE};
     return oct_cuda_attention_launch(&a).shared;
 }
 
@@ -91,7 +90,7 @@ const oct_backend_kind oct_cuda_kind = {.name = "cuda",
                                         .scratch_bytes = cuda_scratch_bytes};
 
 /* Behind the inputs, on both sides, the counter of saturated values; the host's gate. */
-enum { BEHIND_INPUTS = 2 * sizeof(uint64_t) };
+enum { BEHIND_INPUTS = 2 * sizeof(uint64_t), ALIGN = 256 };
 
 static size_t take(size_t *used, size_t bytes)
 {
@@ -115,7 +114,8 @@ static oct_cuda_inputs inputs_of(const oct_cuda_numbers *n)
 
 size_t oct_cuda_own_bytes(const oct_cuda_numbers *n)
 {
-    return inputs_of(n).bytes + BEHIND_INPUTS;
+    const size_t bytes = inputs_of(n).bytes + BEHIND_INPUTS;
+    return n->blas ? (bytes + ALIGN - 1) / ALIGN * ALIGN + OCT_CUDA_BLAS_WORKSPACE : bytes;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -318,18 +318,19 @@ static void cuda_end(oct_backend *b)
 
 static oct_status run_steps(oct_cuda_run *r, int first, int end, oct_error *err)
 {
-    bool stored = false;
+    bool last = false; /* keys and values have been stored in all layers of the device */
     oct_cuda *c = r->cuda;
+    const int64_t n_layers = r->run->kv[r->place].n_layers;
     for (int i = first; i < end; i++) {
         const oct_step *s = &r->plan->steps[i];
         const oct_tensor *rows = s->node->out ? s->node->out : s->node->in[0];
         if (oct_cancelled(r->run->cancel))
             return oct_fail(err, OCT_ERR_CANCELLED, "evaluation cancelled");
-        stored |= s->node->op == OCT_OP_ROPE_STORE;
+        last |= s->node->op == OCT_OP_ROPE_STORE && s->kv_layer == n_layers - 1;
         if ((rows->selected ? r->run->n_out : r->run->n_rows) > 0)
             OCT_TRY(oct_cuda_ops[s->node->op](r, s, err));
     }
-    if (!stored)
+    if (!last)
         return OCT_OK;
     return oct_cuda_check(
         c, c->api->download(c->saturated, c->device + c->at.bytes, sizeof *c->saturated, c->stream),
@@ -364,6 +365,7 @@ static void cuda_free(oct_backend *b)
     if (c->streamer)
         oct_cuda_streamer_free(c, entered);
     if (entered) {
+        oct_cuda_blas_close(c->blas);
         if (c->stream)
             (void)c->api->stream_free(c->stream);
         if (c->module)
@@ -399,6 +401,16 @@ static oct_status load_module(oct_cuda *c, oct_error *err)
 }
 
 /* With the context current. */
+static oct_status open_blas(oct_cuda *c, oct_error *err)
+{
+    oct_error e = {0};
+    const size_t at = oct_cuda_own_bytes(&c->n) - OCT_CUDA_BLAS_WORKSPACE;
+    oct_status status =
+        oct_cuda_blas_open(c->stream, (void *)(uintptr_t)(c->device + at), &c->blas, &e);
+    return status == OCT_OK ? OCT_OK : oct_fail(err, status, "GPU %d: %s", c->n.device, e.text);
+}
+
+/* With the context current. */
 static oct_status open_parts(oct_cuda *c, oct_error *err)
 {
     void *host = NULL;
@@ -406,7 +418,8 @@ static oct_status open_parts(oct_cuda *c, oct_error *err)
     OCT_TRY(oct_cuda_check(c, c->api->stream_new(&c->stream, OCT_CUDA_STREAM_NON_BLOCKING),
                            "stream", err));
     OCT_TRY(load_module(c, err));
-    OCT_TRY(oct_cuda_check(c, c->api->alloc(&c->device, bytes), "memory for inputs", err));
+    OCT_TRY(oct_cuda_check(c, c->api->alloc(&c->device, oct_cuda_own_bytes(&c->n)),
+                           "memory for inputs", err));
     /* Pageable memory costs a copy more. */
     c->inputs_pinned =
         c->api->host_alloc(&host, bytes, OCT_CUDA_HOST_PORTABLE | OCT_CUDA_HOST_MAPPED) == 0;
@@ -418,6 +431,8 @@ static oct_status open_parts(oct_cuda *c, oct_error *err)
     *c->saturated = *c->gate = 0;
     if (c->n.streams)
         OCT_TRY(oct_cuda_streamer_open(c, err));
+    if (c->n.blas)
+        OCT_TRY(open_blas(c, err));
     OCT_TRY(
         oct_cuda_check(c, c->api->fill(c->device, 0, bytes, c->stream), "memory for inputs", err));
     return oct_cuda_check(c, c->api->stream_sync(c->stream), "memory for inputs", err);

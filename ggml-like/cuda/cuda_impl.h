@@ -5,12 +5,14 @@
 #include <sys/types.h>
 
 #include "cuda.h"
+#include "cuda_blas.h"
 #include "cuda_driver.h"
 #include "kernels_cuda.h"
 #include "plan.h"
 
 /* Rows that matrices with temporary memory take at a time, and the head. Changes no bit. */
 enum { OCT_CUDA_PIECE = 512, OCT_CUDA_HEAD_ROWS = 64 };
+enum { OCT_CUDA_BLAS_ROWS = 8 }; /* from which cuBLAS is worth it */
 
 /* What a run brings to the device in one copy: offsets in bytes. */
 typedef struct oct_cuda_inputs {
@@ -41,7 +43,8 @@ typedef struct oct_cuda {
     uint64_t seen;               /* of it, told to caches */
     int32_t *row_of;             /* [n_seqs] a sequence's row of the table in a run, -1: none */
     oct_cuda_streamer *streamer; /* NULL: nothing is streamed */
-    void *pinned;                /* memory of the runner's; NULL: none */
+    oct_cuda_blas *blas; /* NULL: not asked for; its workspace is behind the rest of device */
+    void *pinned;        /* memory of the runner's; NULL: none */
     /* Of the evaluation that runs. */
     bool fresh; /* nothing of it has been brought */
     oct_kv_cache *kv;

@@ -93,7 +93,7 @@ static experts_temp experts_temp_of(const oct_shard *s, const oct_node *n, int64
 static size_t attention_temp(const oct_cuda_numbers *c, const oct_node *n, int64_t rows)
 {
     const oct_attn_shape *a = n->attn;
-    int64_t v_stride = (a->head_dim + 15) / 16 * 16, blocks = oct_kv_pages_of(a->n_ctx), most = 0;
+    int64_t v_stride = oct_kv_v_stride(a->head_dim), blocks = oct_kv_pages_of(a->n_ctx), most = 0;
     int64_t heads =
         oct_shard_n_slices(&c->shard, OCT_SHARD_OF_ATTENTION) * (a->n_kv_heads / a->n_slices);
     for (int64_t r = 1; r <= least(rows, OCT_CUDA_ROW_TILE); r++)
@@ -108,6 +108,21 @@ static void vocabulary(const oct_shard *s, const oct_table *t, int64_t *first, i
     *end = least(s->slices[OCT_SHARD_OF_VOCABULARY].end * t->slice_rows, t->n_rows);
 }
 
+typedef struct head_temp {
+    size_t y, parts; /* [rows] logits; [3][rows] parts of what cuBLAS multiplies */
+    size_t bytes;
+} head_temp;
+
+static head_temp head_temp_of(int64_t rows, int64_t cols, int64_t n_logits, bool blas)
+{
+    head_temp t = {0};
+    rows = least(rows, OCT_CUDA_HEAD_ROWS);
+    t.y = take(&t.bytes, (size_t)(rows * n_logits) * sizeof(float));
+    if (blas)
+        t.parts = take(&t.bytes, (size_t)(3 * rows * cols) * sizeof(uint16_t));
+    return t;
+}
+
 size_t oct_cuda_temp_bytes(const void *numbers, const oct_node *n, int64_t rows)
 {
     const oct_cuda_numbers *c = numbers;
@@ -118,7 +133,7 @@ size_t oct_cuda_temp_bytes(const void *numbers, const oct_node *n, int64_t rows)
     case OCT_OP_ATTENTION: return attention_temp(c, n, rows);
     case OCT_OP_HEAD:
         vocabulary(&c->shard, n->table, &first, &end);
-        return (size_t)(least(rows, OCT_CUDA_HEAD_ROWS) * (end - first)) * sizeof(float);
+        return head_temp_of(rows, n->table->cols, end - first, c->blas).bytes;
     default: return 0;
     }
 }
@@ -476,26 +491,61 @@ static oct_status bring_logits(const oct_cuda_run *c, const oct_cuda_head_args *
     return OCT_OK;
 }
 
+/* The rows as three parts, each times the rows of each slice of the table. */
+static oct_status head_blas(oct_cuda_run *c, const oct_cuda_head_args *a, uint16_t *parts,
+                            oct_error *err)
+{
+    const oct_cuda_split_args split = {.x = a->x, .out = parts, .n = a->cols, .n_rows = a->n_rows};
+    const oct_cuda_launch l = oct_cuda_split_launch(&split);
+    oct_error e = {0};
+    OCT_TRY(oct_cuda_launch_kernel(c, &l, &split, err));
+    for (int64_t v = a->first, end; v < a->end; v = end) {
+        end = least((v / a->slice_rows + 1) * a->slice_rows, a->end);
+        for (int p = 0; p < 3; p++) {
+            const oct_cuda_blas_args b = {
+                .w = a->table +
+                     (v / a->slice_rows * a->slice_rows_pad + v % a->slice_rows) * a->cols,
+                .x = parts + p * a->n_rows * a->cols,
+                .y = a->y + v - a->first,
+                .m = (int)(end - v),
+                .n = (int)a->n_rows,
+                .k = (int)a->cols,
+                .y_stride = (int)a->y_stride,
+                .add = p > 0,
+                .scale = a->scale};
+            const oct_status status = oct_cuda_blas_bf16(c->cuda->blas, &b, &e);
+            if (status != OCT_OK)
+                return oct_fail(err, status, "GPU %d: %s", c->cuda->n.device, e.text);
+        }
+    }
+    return OCT_OK;
+}
+
 static oct_status op_head(oct_cuda_run *c, const oct_step *s, oct_error *err)
 {
     const oct_node *n = s->node;
-    const oct_table *t = n->table;
+    const oct_table *table = n->table;
+    unsigned char *temp = c->buffer + s->temp_offset;
     oct_cuda_head_args a = {.table = s->at[0],
-                            .y = (float *)(void *)(c->buffer + s->temp_offset),
-                            .cols = t->cols,
-                            .slice_rows = t->slice_rows,
-                            .slice_rows_pad = t->slice_rows_pad,
+                            .cols = table->cols,
+                            .slice_rows = table->slice_rows,
+                            .slice_rows_pad = table->slice_rows_pad,
                             .scale = n->scale};
-    vocabulary(&c->cuda->n.shard, t, &a.first, &a.end);
+    vocabulary(&c->cuda->n.shard, table, &a.first, &a.end);
     a.y_stride = a.end - a.first;
+    const head_temp t = head_temp_of(c->plan->graph->rows, a.cols, a.y_stride, c->cuda->n.blas);
+    a.y = (float *)(void *)(temp + t.y);
     for (int64_t r = 0; r < c->run->n_out && a.y_stride > 0; r += OCT_CUDA_HEAD_ROWS) {
         a.x = row_of(c, n->in[0], r);
         a.n_rows = least(c->run->n_out - r, OCT_CUDA_HEAD_ROWS);
         const oct_cuda_launch l = oct_cuda_head_launch(&a);
-        OCT_TRY(oct_cuda_launch_kernel(c, &l, &a, err));
+        if (c->cuda->blas && c->run->n_out >= OCT_CUDA_BLAS_ROWS)
+            OCT_TRY(head_blas(c, &a, (uint16_t *)(void *)(temp + t.parts), err));
+        else
+            OCT_TRY(oct_cuda_launch_kernel(c, &l, &a, err));
         OCT_TRY(bring_logits(c, &a, r, err));
     }
-    c->run->bytes_read += (uint64_t)(a.y_stride * t->cols) * sizeof(uint16_t);
+    c->run->bytes_read += (uint64_t)(a.y_stride * a.cols) * sizeof(uint16_t);
     return OCT_OK;
 }
 

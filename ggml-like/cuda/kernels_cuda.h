@@ -17,7 +17,7 @@
  *   EXPERTS     sort, quantise, linear (gelu), quantise, linear, fold
  *   COMBINE     combine
  *   SELECT      select
- *   HEAD        head
+ *   HEAD        head; by cuBLAS: split
  *
  * (FOLD_RANKS and GATHER_LOGITS are the host's.) Kernels allocate nothing and keep no state. A
  * launch with no rows must not be made. Numbers of rows are at most 2^20. */
@@ -63,6 +63,7 @@
     ENTRY(sort, sort, 1024, 1)               \
     ENTRY(combine, combine, 256, 4)          \
     ENTRY(select, select, 256, 4)            \
+    ENTRY(split, split, 256, 4)              \
     ENTRY(head_1, head, 256, 4)              \
     ENTRY(head_4, head, 256, 2)              \
     ENTRY(probe_read, probe, 256, 4)         \
@@ -266,6 +267,14 @@ typedef struct oct_cuda_select_args {
     float *out;             /* [n_rows][n] */
     int64_t n, n_rows;
 } oct_cuda_select_args;
+
+/* Rows as sums of three bf16, which loses nothing of normal numbers: part p at out +
+ * p * n_rows * n. */
+typedef struct oct_cuda_split_args {
+    const float *x; /* [n_rows][n] */
+    uint16_t *out;  /* [3][n_rows][n] */
+    int64_t n, n_rows;
+} oct_cuda_split_args;
 
 /* y[r * y_stride + v - first] = scale * (x_r . row v of the table) for v in [first, end). */
 typedef struct oct_cuda_head_args {
@@ -474,6 +483,11 @@ static inline oct_cuda_launch oct_cuda_combine_launch(const oct_cuda_combine_arg
 static inline oct_cuda_launch oct_cuda_select_launch(const oct_cuda_select_args *a)
 {
     return oct_cuda_launch_of(OCT_CUDA_select, oct_cuda_div_up(a->n, 256), a->n_rows, 1, 256, 0);
+}
+
+static inline oct_cuda_launch oct_cuda_split_launch(const oct_cuda_split_args *a)
+{
+    return oct_cuda_launch_of(OCT_CUDA_split, oct_cuda_div_up(a->n, 256), a->n_rows, 1, 256, 0);
 }
 
 /* Two threads for each row of the vocabulary. */

@@ -1,5 +1,5 @@
 /* vectors.cuh: kernels that go through rows of numbers: embed, norm, fold, combine, select,
- * quantise. */
+ * split, quantise. */
 #include "device.cuh"
 
 /* A block for each row. */
@@ -60,6 +60,20 @@ OCT_ENTRY(select, select, 256, 4)
     int64_t r = blockIdx.y, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < a.n)
         a.out[r * a.n + i] = a.x[a.out_row[r] * a.n + i];
+}
+
+OCT_ENTRY(split, split, 256, 4)
+{
+    int64_t r = blockIdx.y, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n)
+        return;
+    float v = a.x[r * a.n + i];
+    OCT_UNROLL
+    for (int p = 0; p < 3; p++) { /* eight of 24 digits each, and what is left */
+        const uint32_t high = oct_bits(v) & 0xffff0000u;
+        a.out[(p * a.n_rows + r) * a.n + i] = (uint16_t)(high >> 16);
+        v = oct_add(v, oct_of_bits(high ^ 0x80000000u));
+    }
 }
 
 /* ---- norm ---- */

@@ -186,10 +186,16 @@ json_t *oct_bench_gpus(void)
             oct_cli_warning("%s", err.text);
             continue;
         }
-        json_array_append_new(list, json_pack("{s:i, s:s, s:f, s:f, s:f}", "gpu", g->gpu[i].index,
-                                              "name", g->gpu[i].name, "read_gb_per_second",
-                                              speed.read * 1e-9, "int8_tops", speed.peak * 1e-12,
-                                              "link_gb_per_second", speed.link * 1e-9));
+        char shape[64];
+        snprintf(shape, sizeof shape, "%lld x %lld, %lld rows", (long long)speed.n_out,
+                 (long long)speed.n_in, (long long)speed.n_rows);
+        json_array_append_new(
+            list,
+            json_pack("{s:i, s:s, s:f, s:f, s:f, s:s, s:f, s:f, s:f}", "gpu", g->gpu[i].index,
+                      "name", g->gpu[i].name, "read_gb_per_second", speed.read * 1e-9, "int8_tops",
+                      speed.peak * 1e-12, "link_gb_per_second", speed.link * 1e-9, "matrix", shape,
+                      "gemv_gb_per_second", speed.gemv * 1e-9, "gemm_int8_tops", speed.gemm * 1e-12,
+                      "cublas_int8_tops", speed.blas * 1e-12));
     }
     return list;
 }

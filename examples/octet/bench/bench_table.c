@@ -168,12 +168,21 @@ static void markdown_gpus(const json_t *gpus)
     if (json_array_size(gpus) > 0)
         oct_cli_outf(
             "\n| GPU | reading its memory, GB/s | int8 products, TOPS | from the host, GB/s "
-            "|\n|---|---|---|---|\n");
+            "| a matrix | for one token, GB/s (%% of reading) | for all rows, both digits, TOPS "
+            "(%% of products) | by cuBLAS, one digit, TOPS |\n|---|---|---|---|---|---|---|---|\n");
     json_array_foreach(gpus, i, g)
-        oct_cli_outf("| %lld, %s | %.1f | %.2f | %.1f |\n",
+    {
+        const double read = part(g, "read_gb_per_second"), peak = part(g, "int8_tops"),
+                     gemv = part(g, "gemv_gb_per_second"), gemm = part(g, "gemm_int8_tops"),
+                     blas = part(g, "cublas_int8_tops");
+        oct_cli_outf("| %lld, %s | %.1f | %.2f | %.1f | %s | %.1f (%.1f) | %.2f (%.1f) | ",
                      (long long)json_integer_value(json_object_get(g, "gpu")),
-                     json_string_value(json_object_get(g, "name")), part(g, "read_gb_per_second"),
-                     part(g, "int8_tops"), part(g, "link_gb_per_second"));
+                     json_string_value(json_object_get(g, "name")), read, peak,
+                     part(g, "link_gb_per_second"), json_string_value(json_object_get(g, "matrix")),
+                     gemv, read > 0 ? 100 * gemv / read : 0.0, gemm,
+                     peak > 0 ? 100 * gemm / peak : 0.0);
+        oct_cli_outf(blas > 0 ? "%.2f |\n" : "not there |\n", blas);
+    }
 }
 
 static void print_csv(const json_t *rows)
