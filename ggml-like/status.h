@@ -46,7 +46,7 @@ typedef struct oct_error {
 OCT_API oct_status oct_fail(oct_error *err, oct_status status, const char *fmt, ...)
     OCT_PRINTF(3, 4);
 
-#ifdef __clang_analyzer__ /* which does not look into other files: what it returns is its argument */
+#ifdef __clang_analyzer__ /* which does not look into other files: it returns its argument */
 #define oct_fail(err, status, ...) ((void)oct_fail(err, status, __VA_ARGS__), status)
 #endif
 

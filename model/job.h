@@ -24,8 +24,8 @@ typedef void oct_job_say_fn(void *ctx, oct_job_level level, const char *line);
 OCT_API OCT_MUST_CHECK oct_status oct_job_join(oct_job_say_fn *say, void *ctx, oct_job **out,
                                                oct_error *err);
 /* All ranks, next: whether each was given what rank 0 was, word by word. If not, every rank that
- * differs is told of, with the first word that does, and the job is over: OCT_ERR_COMM on rank 0, on
- * the others from oct_job_serve. The words stay the caller's. j may be NULL. */
+ * differs is told of, with the first word that does, and the job is over: OCT_ERR_COMM on rank
+ * 0, on the others from oct_job_serve. The words stay the caller's. j may be NULL. */
 OCT_API OCT_MUST_CHECK oct_status oct_job_compare(oct_job *j, int n_words, char *const *words,
                                                   oct_error *err);
 

@@ -98,8 +98,7 @@ const char *oct_predict_step(const oct_model *m, oct_shard_layout layout, int n_
     oct_shard s;
     const char *wrong =
         oct_shard_make(layout, 0, n_ranks, m->config.n_slices, m->config.n_experts, &s);
-    if (step->n_rows < 0 || step->n_rows > INT32_MAX || step->n_out < 0 ||
-        step->n_out > INT32_MAX)
+    if (step->n_rows < 0 || step->n_rows > INT32_MAX || step->n_out < 0 || step->n_out > INT32_MAX)
         wrong = "no step has so many tokens";
     if (wrong)
         return wrong;

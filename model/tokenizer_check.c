@@ -45,7 +45,8 @@ static bool read_varint(bytes *b, uint64_t *v)
     return false;
 }
 
-/* The next field: its number, and what it holds: bytes (else NULL) or a number of variable length. */
+/* The next field: its number, and what it holds: bytes (else NULL) or a number of variable
+ * length. */
 static bool read_field(bytes *b, uint64_t *number, bytes *content, uint64_t *value)
 {
     uint64_t tag, n;
@@ -247,8 +248,8 @@ static oct_status check_spec(const uint8_t *start, bytes spec, const char *whose
     return OCT_OK;
 }
 
-/* Adds a piece to user[*n] if it is user-defined, or may be to the library: of several texts the last
- * counts, of several types the last that it knows. user may be NULL: counted only. */
+/* Adds a piece to user[*n] if it is user-defined, or may be to the library: of several texts the
+ * last counts, of several types the last that it knows. user may be NULL: counted only. */
 static oct_status add_user_piece(const uint8_t *start, bytes piece, bytes *user, size_t *n,
                                  oct_error *err)
 {
@@ -285,8 +286,8 @@ static int by_text(const void *a, const void *b)
     return order ? order : (n > k) - (n < k);
 }
 
-/* The library looks for the user-defined pieces that a text begins with, keeps MAX_NESTED of them on the
- * stack, and then reads as many as it has found. */
+/* The library looks for the user-defined pieces that a text begins with, keeps MAX_NESTED of
+ * them on the stack, and then reads as many as it has found. */
 static oct_status check_nested(bytes *user, size_t n, oct_error *err)
 {
     bytes open[MAX_NESTED];

@@ -11,10 +11,11 @@
 
 #include "machine.h"
 
-/* LOOK: how often this thread wakes. STALL: if it does not, its process was stopped, and can say nothing
- * of others; it waits anew. */
+/* LOOK: how often this thread wakes. STALL: if it does not, its process was stopped, and can say
+ * nothing of others; it waits anew. */
 static const double LOOK_SECONDS = 0.5, STALL_SECONDS = 1;
-/* TURNS: ranks speak one after the other, a second apart, up to this one: the first ends the job. */
+/* TURNS: ranks speak one after the other, a second apart, up to this one: the first ends the
+ * job. */
 enum { LAST_SECONDS = 3, TURNS = 4 };
 
 struct oct_guard {

@@ -26,8 +26,9 @@ static const double UNHEARD_SECONDS = 10; /* after which a rank that was never h
 static const double STALL_SECONDS = 2; /* this thread did not run: nothing can be said of others */
 static const double QUIET_SECONDS = 3; /* after such a stall */
 enum { REFUSALS = 2, LAST_SECONDS = 3 };
-/* Of beat.leaving: what a rank does beside its work. LEAVING: it waits for the others in MPI_Finalize,
- * and goes on sending; TOLD: it has told of one that is lost; GONE: its last packet. */
+/* Of beat.leaving: what a rank does beside its work. LEAVING: it waits for the others in
+ * MPI_Finalize, and goes on sending; TOLD: it has told of one that is lost; GONE: its last
+ * packet. */
 enum { LEAVING = 1, TOLD, GONE };
 
 typedef struct beat {
@@ -114,8 +115,8 @@ static int open_socket(int family, oct_watch_place *at)
     return s;
 }
 
-/* Loopback comes first: it is the way to a rank on the same host. A packet that ends up at another
- * host with the same address (docker0) has the wrong key there. */
+/* Loopback comes first: it is the way to a rank on the same host. A packet that ends up at
+ * another host with the same address (docker0) has the wrong key there. */
 static void own_places(const oct_watch *w, const oct_watch_place bound[FAMILIES],
                        oct_watch_address *a)
 {
@@ -349,7 +350,8 @@ static void check(oct_watch *w, double t)
         w->quiet = t + QUIET_SECONDS;
     for (int r = 0; r < w->size; r++) {
         peer *p = &w->peers[r];
-        /* A process that has left is gone, which shows in its last packet, or where none arrives. */
+        /* A process that has left is gone, which shows in its last packet, or where none
+         * arrives. */
         if (r == w->rank || p->leaving > LEAVING || (p->leaving && p->refusals > 0))
             continue;
         if (t < w->quiet) {

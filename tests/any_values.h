@@ -1,5 +1,5 @@
-/* any_values.h: numbers for tests that call with any values: those that make sense, their neighbours, and
- * the ends of their types. One test program each, its own state. */
+/* any_values.h: numbers for tests that call with any values: those that make sense, their
+ * neighbours, and the ends of their types. One test program each, its own state. */
 #ifndef OCT_TEST_ANY_VALUES_H
 #define OCT_TEST_ANY_VALUES_H
 

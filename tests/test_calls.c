@@ -1,8 +1,8 @@
-/* test_calls.c: sequences of calls of the public API with any values: whatever a program asks for,
- * in whatever order its documentation allows (pointers are valid, nothing is used after it was
- * freed, sizes of arrays are told truly), the answer is a result or an error with a line; see
- * any_values.h. Meant for the sanitizers; the seed is printed, and OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a
- * run. */
+/* test_calls.c: sequences of calls of the public API with any values: whatever a program asks
+ * for, in whatever order its documentation allows (pointers are valid, nothing is used after it
+ * was freed, sizes of arrays are told truly), the answer is a result or an error with a line;
+ * see any_values.h. Meant for the sanitizers; the seed is printed, and OCT_TEST_SEED=SEED
+ * OCT_TEST_ROUNDS=N repeats or prolongs a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
-/* test_calls_once.c: calls of the public API that need no history, with any values: files are made, cut,
- * read and compared, sessions measured, plans forecast. As test_calls: the answer is a result or an error
- * with a line; OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a run. */
+/* test_calls_once.c: calls of the public API that need no history, with any values: files are
+ * made, cut, read and compared, sessions measured, plans forecast. As test_calls: the answer is
+ * a result or an error with a line; OCT_TEST_SEED=SEED OCT_TEST_ROUNDS=N repeats or prolongs a
+ * run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

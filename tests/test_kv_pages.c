@@ -59,8 +59,9 @@ static int64_t count_holders(const world *w, int *holders)
     return used;
 }
 
-/* The list of the index: each page stands behind the one that it continues, and those are all that can be
- * found from the beginning; pages whose beginning was given up are not among them. Returns how many. */
+/* The list of the index: each page stands behind the one that it continues, and those are all
+ * that can be found from the beginning; pages whose beginning was given up are not among them.
+ * Returns how many. */
 static int64_t check_list(const world *w)
 {
     oct_error err = {0};
@@ -113,8 +114,8 @@ static void check(world *w)
     w->orphans += check_list(w);
 }
 
-/* What a batch needs, counted from the tables: of m sequences of a batch on a page that r hold all
- * but one must copy it, or all if there are others. */
+/* What a batch needs, counted from the tables: of m sequences of a batch on a page that r hold
+ * all but one must copy it, or all if there are others. */
 static int64_t count_needed(const world *w, const int32_t *seq, int64_t n)
 {
     int holders[MAX_PAGES], appenders[MAX_PAGES] = {0};
@@ -143,8 +144,8 @@ static void copy_pages(world *w, bool fails)
     }
 }
 
-/* Writes what the begun part of a batch computes, or nonsense if it fails in the middle. Copies may
- * be made before and after. */
+/* Writes what the begun part of a batch computes, or nonsense if it fails in the middle. Copies
+ * may be made before and after. */
 static void compute(world *w, const int32_t *seq, const int32_t *pos, int64_t n, bool fails)
 {
     bool late = rig_int(&w->rng, 0, 1);

@@ -204,10 +204,10 @@ static void test_bad_fields(void **state)
     }
 }
 
-/* The shipped model without its last n pieces, and n that begin one another, "QQQ" and so on: fields of
- * each are text, score, type. how: 0: user-defined; 1: the last of two texts, and a type that the library
- * does not know behind the one that it does; 2: only the first is user-defined; 3: a type of 33 bits, of
- * which the library keeps 32. */
+/* The shipped model without its last n pieces, and n that begin one another, "QQQ" and so on:
+ * fields of each are text, score, type. how: 0: user-defined; 1: the last of two texts, and a
+ * type that the library does not know behind the one that it does; 2: only the first is
+ * user-defined; 3: a type of 33 bits, of which the library keeps 32. */
 static size_t with_nested(int n, int how, uint8_t *out)
 {
     size_t starts[8192], n_pieces = 0, at = 0;
@@ -244,7 +244,8 @@ static size_t with_nested(int n, int how, uint8_t *out)
     return size + n_shipped - at;
 }
 
-/* The library reads beyond its stack for a text that begins with more than 64 user-defined pieces. */
+/* The library reads beyond its stack for a text that begins with more than 64 user-defined
+ * pieces. */
 static void test_nested_pieces(void **state)
 {
     static uint8_t model[ROOM];

@@ -111,8 +111,8 @@ static void fingerprint_of(const oct_model *m, char out[24])
     snprintf(out, 24, "%016" PRIx64, oct_model_get_info(m)->fingerprint);
 }
 
-/* The tokens, which a text alone does not tell, with the model that they are of; and the text, for
- * people and other models. */
+/* The tokens, which a text alone does not tell, with the model that they are of; and the text,
+ * for people and other models. */
 static oct_status save(const oct_gen *g, const char *model, const char *path, oct_error *err)
 {
     const oct_gen_text *t = &g->texts[0];
@@ -207,8 +207,8 @@ static oct_status load(oct_gen *g, const char *path, oct_error *err)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* Whether the line is this command; rest: the word behind it, without blanks around it, cut off if no
- * path is so long. */
+/* Whether the line is this command; rest: the word behind it, without blanks around it, cut off
+ * if no path is so long. */
 static bool is_command(const char *line, size_t n, const char *name, char rest[PATH_MAX])
 {
     const size_t k = strlen(name);
