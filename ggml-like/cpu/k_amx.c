@@ -491,8 +491,10 @@ static void chunk_run(work *w)
 
 /* The panels of a unit of one group sum up in y; with several groups y holds those before, and
  * panels are taken one by one. */
-static void rows_run(work *w, const oct_linear_args *a, int64_t first_row, int64_t n_rows)
+V_NOINLINE void rows_linear(const oct_linear_args *a, int groups, int64_t first_row, int64_t n_rows)
 {
+    work of_chunk, *w = &of_chunk;
+    w->groups = groups;
     bool one_group = a->w->unit_groups == 1;
     int64_t step = one_group ? a->n_panels : 1;
     w->y_stride = a->n_rows * OCT_PANEL;
@@ -508,21 +510,17 @@ static void rows_run(work *w, const oct_linear_args *a, int64_t first_row, int64
     }
 }
 
-static oct_k_linear_fn *few_rows_of(const work *w)
+static void few_rows(const oct_linear_args *a, int groups, int64_t first_row, int64_t n_rows)
 {
-    return w->groups == 0   ? oct_k_linear_q8__avx512
-           : w->groups == 2 ? oct_k_linear_q4g32__avx512
-                            : oct_k_linear_q4g16__avx512;
-}
-
-static void few_rows(const work *w, const oct_linear_args *a, int64_t first_row, int64_t n_rows)
-{
+    oct_k_linear_fn *const linear = groups == 0   ? oct_k_linear_q8__avx512
+                                    : groups == 2 ? oct_k_linear_q4g32__avx512
+                                                  : oct_k_linear_q4g16__avx512;
     for (int64_t p = 0; p < a->n_panels; p++) {
         oct_linear_args b = oct_linear_panel(a, p);
         b.rows += first_row;
         b.y += first_row * OCT_PANEL;
         b.n_rows = n_rows;
-        few_rows_of(w)(&b);
+        linear(&b);
     }
 }
 
@@ -533,23 +531,18 @@ static void linear(const oct_linear_args *a, int groups)
         .row_bytes = {STEP, STEP, STEP, STEP, STEP, STEP, STEP, STEP},
         .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE},
     };
-    work w;
     bool configured = false;
-    w.groups = groups;
     for (int64_t r = 0; r < a->n_rows; r += CHUNK) {
-        int64_t n = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
+        const int64_t n = a->n_rows - r < CHUNK ? a->n_rows - r : CHUNK;
         const bool is_turned = groups && a->act->digits == 2 && n <= TURNED_ROWS;
         if (n <= (is_turned ? FEW_ROWS_TURNED : FEW_ROWS)) {
-            few_rows(&w, a, r, n);
+            few_rows(a, groups, r, n);
             continue;
         }
         if (!configured)
             tile_configure(&config);
         configured = true;
-        if (is_turned)
-            turned_linear(a, groups, r, n);
-        else
-            rows_run(&w, a, r, n);
+        (is_turned ? turned_linear : rows_linear)(a, groups, r, n);
     }
     if (configured)
         tile_release();
