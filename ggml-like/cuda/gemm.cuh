@@ -300,6 +300,7 @@ template <int DIGITS, bool Q4> OCT_DEVICE void gemm(const oct_cuda_linear_args &
         q4_bring_tables((uint4 *)(OCT_SHARED + GEMM_STAGES * GEMM_STAGE_BYTES));
         OCT_BARRIER();
     }
+    OCT_UNROLL_BY(1) /* else gemm_q4 spills on 9.0 */
     for (int i = 0; i < GEMM_STAGES - 1; i++)
         gemm_copy<Q4>(a, &pieces, OCT_SHARED + i * GEMM_STAGE_BYTES);
     do {
