@@ -271,8 +271,8 @@ static void run_lengths(void **state)
     oct_cpu_run c = {.cpu = &cpu, .domain_threads = 2};
     oct_weight_layout l = {.n_panels = 96};
     assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 128), 4);
-    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 4), 4);
-    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 3), 1);
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 3), 4);
+    assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 2), 1);
     c.domain_threads = 8;
     assert_int_equal(oct_cpu_panel_run(&c, &l, 1, 128), 3);
     assert_int_equal(oct_cpu_panel_run(&c, &l, 8, 128), 4);
