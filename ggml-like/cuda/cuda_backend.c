@@ -90,7 +90,7 @@ const oct_backend_kind oct_cuda_kind = {.name = "cuda",
                                         .scratch_bytes = cuda_scratch_bytes};
 
 /* Behind the inputs, on both sides, the counter of saturated values; the host's gate. */
-enum { BEHIND_INPUTS = 2 * sizeof(uint64_t), ALIGN = 256 };
+enum { BEHIND_INPUTS = 2 * sizeof(uint64_t) };
 
 static size_t take(size_t *used, size_t bytes)
 {
@@ -115,7 +115,9 @@ static oct_cuda_inputs inputs_of(const oct_cuda_numbers *n)
 size_t oct_cuda_own_bytes(const oct_cuda_numbers *n)
 {
     const size_t bytes = inputs_of(n).bytes + BEHIND_INPUTS;
-    return n->blas ? (bytes + ALIGN - 1) / ALIGN * ALIGN + OCT_CUDA_BLAS_WORKSPACE : bytes;
+    size_t workspace_at = 0;
+    (void)oct_cuda_take(&workspace_at, bytes);
+    return n->blas ? workspace_at + OCT_CUDA_BLAS_WORKSPACE : bytes;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

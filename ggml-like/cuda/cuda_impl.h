@@ -22,6 +22,14 @@ typedef struct oct_cuda_inputs {
     size_t bytes;
 } oct_cuda_inputs;
 
+/* Where the next bytes of a device's memory begin; they end where any type may. */
+static inline size_t oct_cuda_take(size_t *used, size_t bytes)
+{
+    const size_t at = *used;
+    *used += (bytes + 255) / 256 * 256;
+    return at;
+}
+
 typedef struct oct_cuda_streamer oct_cuda_streamer; /* see cuda_stream.c */
 
 typedef struct oct_cuda {

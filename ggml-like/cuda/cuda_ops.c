@@ -26,14 +26,6 @@ static int64_t least(int64_t a, int64_t b)
 
 /* ---- temporary memory ------------------------------------------------------------------------ */
 
-/* The next bytes of a node's temporary memory. */
-static size_t take(size_t *used, size_t bytes)
-{
-    size_t at = *used;
-    *used += (bytes + 255) / 256 * 256;
-    return at;
-}
-
 oct_act_layout oct_cuda_act(const oct_node *n, int which)
 {
     oct_act_layout act;
@@ -59,9 +51,10 @@ static linear_temp linear_temp_of(const oct_shard *s, const oct_node *n, int64_t
     linear_temp t = {0};
     int64_t parts = oct_cuda_parts(s, n->w[0]);
     rows = least(rows, OCT_CUDA_PIECE);
-    t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
+    t.x = oct_cuda_take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
     if (parts > 1)
-        t.parts = take(&t.bytes, (size_t)(parts * rows * n->w[0]->layout.n_out) * sizeof(float));
+        t.parts =
+            oct_cuda_take(&t.bytes, (size_t)(parts * rows * n->w[0]->layout.n_out) * sizeof(float));
     return t;
 }
 
@@ -78,15 +71,15 @@ static experts_temp experts_temp_of(const oct_shard *s, const oct_node *n, int64
     const oct_weight_layout *down = &n->w[1]->layout;
     rows = least(rows, OCT_CUDA_PIECE);
     size_t slots = (size_t)(rows * n->n_used), parts = (size_t)oct_cuda_parts(s, n->w[1]);
-    t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
-    t.order = take(&t.bytes, slots * sizeof(int32_t));
-    t.x_row = take(&t.bytes, slots * sizeof(int32_t));
-    t.n_sorted = take(&t.bytes, sizeof(int32_t));
-    t.tiles = take(&t.bytes, (slots + (size_t)down->n_experts) * sizeof(oct_cuda_tile));
-    t.h = take(&t.bytes, slots * (size_t)down->n_in * sizeof(float));
-    t.hq = take(&t.bytes, slots * oct_cuda_act(n, 1).bytes);
+    t.x = oct_cuda_take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
+    t.order = oct_cuda_take(&t.bytes, slots * sizeof(int32_t));
+    t.x_row = oct_cuda_take(&t.bytes, slots * sizeof(int32_t));
+    t.n_sorted = oct_cuda_take(&t.bytes, sizeof(int32_t));
+    t.tiles = oct_cuda_take(&t.bytes, (slots + (size_t)down->n_experts) * sizeof(oct_cuda_tile));
+    t.h = oct_cuda_take(&t.bytes, slots * (size_t)down->n_in * sizeof(float));
+    t.hq = oct_cuda_take(&t.bytes, slots * oct_cuda_act(n, 1).bytes);
     if (parts > 1)
-        t.parts = take(&t.bytes, parts * slots * (size_t)down->n_out * sizeof(float));
+        t.parts = oct_cuda_take(&t.bytes, parts * slots * (size_t)down->n_out * sizeof(float));
     return t;
 }
 
@@ -117,9 +110,9 @@ static head_temp head_temp_of(int64_t rows, int64_t cols, int64_t n_logits, bool
 {
     head_temp t = {0};
     rows = least(rows, OCT_CUDA_HEAD_ROWS);
-    t.y = take(&t.bytes, (size_t)(rows * n_logits) * sizeof(float));
+    t.y = oct_cuda_take(&t.bytes, (size_t)(rows * n_logits) * sizeof(float));
     if (blas)
-        t.parts = take(&t.bytes, (size_t)(3 * rows * cols) * sizeof(uint16_t));
+        t.parts = oct_cuda_take(&t.bytes, (size_t)(3 * rows * cols) * sizeof(uint16_t));
     return t;
 }
 

@@ -40,13 +40,6 @@ typedef struct stream_temp {
     size_t bytes;
 } stream_temp;
 
-static size_t take(size_t *used, size_t bytes)
-{
-    size_t at = *used;
-    *used += (bytes + 255) / 256 * 256;
-    return at;
-}
-
 /* One expert may have all rows. Slots of the others' rows are made of zeros, in all slices. A stage
  * has an expert's slices that are the rank's. */
 static stream_temp stream_temp_of(const oct_shard *s, const oct_node *n, int64_t rows)
@@ -56,18 +49,18 @@ static stream_temp stream_temp_of(const oct_shard *s, const oct_node *n, int64_t
     size_t slots = (size_t)(rows * n->n_used), stage = 0;
     oct_array arrays[OCT_MAX_ARRAYS];
     for (int i = 0, count = oct_node_arrays(n, s, arrays); i < count; i++)
-        t.stage_at[i] = take(&stage, arrays[i].run);
+        t.stage_at[i] = oct_cuda_take(&stage, arrays[i].run);
     for (int i = 0; i < STAGES; i++)
-        t.stage[i] = take(&t.bytes, stage);
-    t.x = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
-    t.order = take(&t.bytes, slots * sizeof(int32_t));
-    t.x_row = take(&t.bytes, slots * sizeof(int32_t));
-    t.n_sorted = take(&t.bytes, sizeof(int32_t));
-    t.tiles = take(&t.bytes, (size_t)rows * sizeof(oct_cuda_tile));
-    t.h = take(&t.bytes, (size_t)rows * (size_t)down->n_in * sizeof(float));
-    t.hq = take(&t.bytes, (size_t)rows * oct_cuda_act(n, 1).bytes);
-    t.parts = take(&t.bytes, (size_t)oct_cuda_parts(s, n->w[1]) * slots * (size_t)down->n_out *
-                                 sizeof(float));
+        t.stage[i] = oct_cuda_take(&t.bytes, stage);
+    t.x = oct_cuda_take(&t.bytes, (size_t)rows * oct_cuda_act(n, 0).bytes);
+    t.order = oct_cuda_take(&t.bytes, slots * sizeof(int32_t));
+    t.x_row = oct_cuda_take(&t.bytes, slots * sizeof(int32_t));
+    t.n_sorted = oct_cuda_take(&t.bytes, sizeof(int32_t));
+    t.tiles = oct_cuda_take(&t.bytes, (size_t)rows * sizeof(oct_cuda_tile));
+    t.h = oct_cuda_take(&t.bytes, (size_t)rows * (size_t)down->n_in * sizeof(float));
+    t.hq = oct_cuda_take(&t.bytes, (size_t)rows * oct_cuda_act(n, 1).bytes);
+    t.parts = oct_cuda_take(&t.bytes, (size_t)oct_cuda_parts(s, n->w[1]) * slots *
+                                          (size_t)down->n_out * sizeof(float));
     return t;
 }
 

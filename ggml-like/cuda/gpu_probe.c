@@ -114,13 +114,6 @@ typedef struct matrix {
     int64_t rows;
 } matrix;
 
-static size_t take(size_t *used, size_t bytes)
-{
-    size_t at = *used;
-    *used += (bytes + 255) / 256 * 256;
-    return at;
-}
-
 static bool matrix_of(int64_t n_out, int64_t n_in, int64_t rows, matrix *m)
 {
     *m = (matrix){.layout = {.type = OCT_WEIGHT_Q8,
@@ -135,11 +128,11 @@ static bool matrix_of(int64_t n_out, int64_t n_in, int64_t rows, matrix *m)
     if (oct_weight_layout_init(&m->layout))
         return false;
     oct_act_layout_init(&m->act, n_in, 1, 2);
-    (void)take(&m->bytes, m->layout.unit_stride);
-    m->scales = take(&m->bytes, m->layout.scale_stride);
-    m->x = take(&m->bytes, (size_t)rows * m->act.bytes);
-    m->y = take(&m->bytes, (size_t)(rows * n_out) * sizeof(float));
-    m->workspace = take(&m->bytes, OCT_CUDA_BLAS_WORKSPACE);
+    (void)oct_cuda_take(&m->bytes, m->layout.unit_stride);
+    m->scales = oct_cuda_take(&m->bytes, m->layout.scale_stride);
+    m->x = oct_cuda_take(&m->bytes, (size_t)rows * m->act.bytes);
+    m->y = oct_cuda_take(&m->bytes, (size_t)(rows * n_out) * sizeof(float));
+    m->workspace = oct_cuda_take(&m->bytes, OCT_CUDA_BLAS_WORKSPACE);
     return true;
 }
 
