@@ -234,9 +234,7 @@ oct_status oct_moments_write(const oct_moments *m, const char *path, oct_error *
     }
     sum = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    oct_status s = oct_output_check(path, NULL, 0, err);
-    if (s == OCT_OK)
-        s = oct_output_create(&o, path, at + sizeof sum, NULL, err);
+    oct_status s = oct_output_create(&o, path, at + sizeof sum, NULL, err);
     at = 0;
     for (int i = 0; i < 4 && s == OCT_OK; i++) {
         s = oct_output_write(&o, part[i].data, part[i].bytes, at, err);

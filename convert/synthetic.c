@@ -315,7 +315,6 @@ static oct_status write_model(job *j, const oct_grok_tensor *list, oct_error *er
 static oct_status write_named(job *j, const oct_grok_tensor *list, oct_error *err)
 {
     const char *out = j->p->out;
-    OCT_TRY(oct_output_check(out, NULL, 0, err));
     OCT_TRY(oct_output_create(&j->out, out, j->total, NULL, err));
     OCT_TRY(write_model(j, list, err));
     tell(j, OCT_CONVERT_SYNC);

@@ -111,30 +111,40 @@ static const char *stream_of(const struct stat *st)
     return NULL;
 }
 
+/* Whether a file of this name may be made: nothing is there yet (*st is zeroed), or a regular file
+ * that is no standard stream. Every output passes here when it is created, checked before or not:
+ * a device, a folder and what a shell has opened are never replaced. */
+static oct_status replaceable(const char *path, struct stat *st, oct_error *err)
+{
+    size_t n = strlen(path);
+    *st = (struct stat){0};
+    if (n == 0)
+        return oct_fail(err, OCT_ERR_ARG, "the output's name is empty");
+    if (stat(path, st) != 0) {
+        if (errno == ENOENT && path[n - 1] != '/')
+            return OCT_OK;
+        return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (S_ISDIR(st->st_mode))
+        return oct_fail(err, OCT_ERR_ARG, "%s: is a folder; give the name of a file", path);
+    if (!S_ISREG(st->st_mode))
+        return oct_fail(err, OCT_ERR_ARG, "%s: exists and is not a regular file", path);
+    const char *stream = stream_of(st);
+    if (stream)
+        return oct_fail(err, OCT_ERR_ARG,
+                        "%s: is the standard %s of this program; give the name of another file",
+                        path, stream);
+    return OCT_OK;
+}
+
 oct_status oct_output_check_by(const char *path,
                                bool (*is_input)(const void *ctx, const struct stat *st),
                                const void *ctx, oct_error *err)
 {
     struct stat st;
-    size_t n = strlen(path);
-    if (n == 0)
-        return oct_fail(err, OCT_ERR_ARG, "the output's name is empty");
-    if (stat(path, &st) != 0) {
-        if (errno == ENOENT && path[n - 1] != '/')
-            return OCT_OK;
-        return oct_fail(err, OCT_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (S_ISDIR(st.st_mode))
-        return oct_fail(err, OCT_ERR_ARG, "%s: is a folder; give the name of a file", path);
-    if (!S_ISREG(st.st_mode))
-        return oct_fail(err, OCT_ERR_ARG, "%s: exists and is not a regular file", path);
-    if (is_input(ctx, &st))
+    OCT_TRY(replaceable(path, &st, err));
+    if (S_ISREG(st.st_mode) && is_input(ctx, &st))
         return oct_fail(err, OCT_ERR_ARG, "%s: is one of the inputs", path);
-    const char *stream = stream_of(&st);
-    if (stream)
-        return oct_fail(err, OCT_ERR_ARG,
-                        "%s: is the standard %s of this program; give the name of another file",
-                        path, stream);
     return OCT_OK;
 }
 
@@ -312,7 +322,9 @@ oct_status oct_output_create_or(oct_output *o, const char *path, uint64_t n, oct
                                 void *ctx, bool *resumed, oct_lines *warnings, oct_error *err)
 {
     const char *base;
+    struct stat st;
     *resumed = false;
+    OCT_TRY(replaceable(path, &st, err));
     OCT_TRY(follow(path, &o->path, err));
     char *dir = folder_of(o->path, &base);
     if (!dir)
@@ -382,7 +394,8 @@ oct_status oct_output_publish(oct_output *o, oct_error *err)
     struct stat st;
     if (fsync(o->fd) != 0) /* what a disk could not write it may say only now */
         return oct_fail(err, OCT_ERR_IO, "%s: %s", o->temp, strerror(errno));
-    if (stat(o->path, &st) == 0) /* who may read it is as before */
+    OCT_TRY(replaceable(o->path, &st, err)); /* again: something else may lie there by now */
+    if (S_ISREG(st.st_mode))                 /* who may read it is as before */
         (void)!fchmod(o->fd, st.st_mode & 0777);
     char *dir = folder_of(o->path, &base);
     if (!dir)

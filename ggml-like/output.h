@@ -38,7 +38,8 @@ OCT_API OCT_MUST_CHECK oct_status oct_output_check(const char *path, const char 
 /* Whether the disk of path's folder has room for n bytes; the error names both numbers. (Creating
  * asks that first.) */
 OCT_API OCT_MUST_CHECK oct_status oct_output_room(const char *path, uint64_t n, oct_error *err);
-/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. While
+/* Creates the temporary file, n bytes long, its blocks reserved where the file system can. What
+ * oct_output_check refuses, the inputs apart, is refused here too, and when it is published. While
  * another process makes the same file that is an error; files that earlier runs left behind are
  * named in a warning (warnings may be NULL). */
 OCT_API OCT_MUST_CHECK oct_status oct_output_create(oct_output *o, const char *path, uint64_t n,

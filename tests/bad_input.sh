@@ -222,7 +222,8 @@ ids_bad "line 1" "1 \x00 2"
 ids_bad "1024" "$(seq -s' ' 3 1100)"
 bad 1 "No such file" logits -m "$model" --ids "$in/ids" -o "$in/nowhere/out.npy"
 bad 1 "is a folder" logits -m "$model" --ids "$in/ids" -o "$in"
-bad 1 "not a regular file" logits -m "$model" --ids "$in/ids" -o /dev/null
+mkfifo "$in/fifo"
+bad 1 "not a regular file" logits -m "$model" --ids "$in/ids" -o "$in/fifo"
 bad 1 "too long|File name" logits -m "$model" --ids "$in/ids" -o "$(printf '%0300d' 0)"
 
 # ---- outputs that are inputs --------------------------------------------------------------------------
@@ -243,7 +244,7 @@ bad 1 "text: is one of the inputs" quantize "$model" -o "$in/text" --compare "$i
 bad 1 "text: is one of the inputs" quantize "$model" -o out --calibrate "$in/text" --moments "$in/text"
 bad 1 "text: is one of the inputs" quantize "$model" -o "$in/text" --moments "$in/text"
 bad 1 "both to -o and to --moments" quantize "$model" -o out --calibrate "$in/text" --moments out
-bad 1 "not a regular file" quantize "$model" -o out --calibrate "$in/text" --moments /dev/null
+bad 1 "not a regular file" quantize "$model" -o out --calibrate "$in/text" --moments "$in/fifo"
 bad 1 "is a folder" quantize "$model" -o out --calibrate "$in/text" --moments "$in"
 echo "/save $in/link.gguf" >"$in/lines"
 n_checks=$((n_checks + 1))

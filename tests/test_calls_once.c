@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "any_values.h"
@@ -30,7 +31,7 @@
 #include "utf8.h"
 
 static const char odd[] = OCT_TEST_MODELS "/odd.gguf";
-static char folder[] = "/tmp/octet-once-XXXXXX", out[64], second[64];
+static char folder[] = "/tmp/octet-once-XXXXXX", out[64], second[64], fifo[64];
 static oct_model *model;
 static int64_t calls, errors;
 
@@ -55,7 +56,7 @@ static const char *some_path(void)
 /* Not the model: what writes a file of no model cannot know it. */
 static const char *some_output(void)
 {
-    static const char *const paths[] = {out, out, out, out, second, "/dev/null", "/", "", "none"};
+    static const char *const paths[] = {out, out, out, out, second, fifo, "/", "", "none"};
     return paths[below(sizeof paths / sizeof *paths)];
 }
 
@@ -387,6 +388,8 @@ static void test_any(void **state)
     assert_int_equal(chdir(folder), 0);
     snprintf(out, sizeof out, "%s/out", folder);
     snprintf(second, sizeof second, "%s/second", folder);
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    assert_int_equal(mkfifo(fifo, 0666), 0);
     rng = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
     printf("OCT_TEST_SEED=%llu\n", (unsigned long long)rng);
     fflush(stdout);
@@ -394,6 +397,8 @@ static void test_any(void **state)
     for (int64_t i = 0; i < rounds; i++)
         all[below(sizeof all / sizeof *all)]();
     oct_model_close(model);
+    struct stat st;
+    assert_true(stat(fifo, &st) == 0 && S_ISFIFO(st.st_mode)); /* nothing replaced it */
     char command[64];
     snprintf(command, sizeof command, "rm -r %s", folder);
     assert_int_equal(system(command), 0);

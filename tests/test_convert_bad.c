@@ -438,8 +438,11 @@ static void test_output(void **state)
     snprintf(path, sizeof path, "%s/config.json", d.ckpt);
     fails_freed(&d, &(oct_convert_params){.checkpoint = d.ckpt, .out = path, .no_tokenizer = true},
                 OCT_ERR_ARG, path, "one of the inputs");
-    p.out = "/dev/null";
-    fails_freed(&d, &p, OCT_ERR_ARG, "/dev/null", "not a regular file");
+    snprintf(path, sizeof path, "%s/fifo", d.ckpt);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    p.out = path;
+    fails_freed(&d, &p, OCT_ERR_ARG, path, "not a regular file");
+    assert_int_equal(unlink(path), 0);
     p.out = "absent-folder/model.gguf";
     fails_freed(&d, &p, OCT_ERR_IO, "absent-folder", "No such file");
     p.out = "";

@@ -108,6 +108,34 @@ static void test_inputs(void **state)
     end(&d);
 }
 
+/* Unchecked, a name is refused all the same: when the file is created, and when it gets its name,
+ * where something else may lie by then. */
+static void test_unchecked(void **state)
+{
+    (void)state;
+    rig_dir d = begin();
+    oct_error err;
+    oct_output o = {.fd = -1};
+    struct stat st;
+    assert_int_equal(mkfifo("fifo", 0666), 0);
+    assert_int_equal(symlink("fifo", "link"), 0);
+    const char *const odd[] = {"fifo", "link", ".", "new/", ""};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        err = (oct_error){0};
+        assert_true(oct_output_create(&o, odd[i], 3, NULL, &err) != OCT_OK && err.text[0]);
+        oct_output_close(&o);
+    }
+    err = (oct_error){0};
+    assert_int_equal(oct_output_create(&o, "late", 3, NULL, &err), OCT_OK);
+    assert_int_equal(mkfifo("late", 0666), 0);
+    assert_int_equal(oct_output_publish(&o, &err), OCT_ERR_ARG);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    oct_output_close(&o);
+    assert_true(stat("late", &st) == 0 && S_ISFIFO(st.st_mode));
+    assert_true(stat("fifo", &st) == 0 && S_ISFIFO(st.st_mode));
+    end(&d);
+}
+
 /* A file that a standard stream leads to is not replaced, under any of its names. */
 static void test_streams(void **state)
 {
@@ -380,10 +408,11 @@ static void test_zeros(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_links),       cmocka_unit_test(test_inputs),
-        cmocka_unit_test(test_streams),     cmocka_unit_test(test_names_and_modes),
-        cmocka_unit_test(test_folder_gone), cmocka_unit_test(test_second),
-        cmocka_unit_test(test_resume),      cmocka_unit_test(test_zeros),
+        cmocka_unit_test(test_links),           cmocka_unit_test(test_inputs),
+        cmocka_unit_test(test_unchecked),       cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_names_and_modes), cmocka_unit_test(test_folder_gone),
+        cmocka_unit_test(test_second),          cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
