@@ -7,11 +7,8 @@ work=$(mktemp -d)
 trap 'kill $server 2>/dev/null; wait; rm -rf "$work"' EXIT
 "$OCT_TEST_OCTET" serve -m "$OCT_TEST_MODELS/tiny-grok.gguf" --template plain --port 0 -t 1 2>"$work/log" &
 server=$!
-for _ in $(seq 200); do
-    url=$(grep -o 'http://[^ ]*[0-9]' "$work/log" | head -1)
-    [ -n "$url" ] && break
-    sleep 0.1
-done
+. "$here/serve_wait.sh"
+wait_for_server "$work/log" 300
 [ -n "$url" ] || { echo "FAILED: the server does not listen"; cat "$work/log"; exit 1; }
 case $1 in
 clients) "${OCT_TEST_PYTHON:-python3}" "$here/serve_clients.py" "$url" ;;

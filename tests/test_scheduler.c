@@ -169,6 +169,19 @@ static void test_rows(void **state)
         free(a[i]);
 }
 
+/* A bench of so many bytes and operations a second, whose second step has the first rows of a
+ * beside a text that has begun: their number. */
+static int64_t rows_beside_text(bench *b, ask *talks, ask *a, double read_rate, double op_rate)
+{
+    open_bench(b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
+               (oct_scheduler_params){.read_rate = read_rate, .op_rate = op_rate});
+    submit(b, talks);
+    step(b);
+    submit(b, a);
+    step(b);
+    return eval_hook.n_rows;
+}
+
 static void test_step_rows(void **state)
 {
     (void)state;
@@ -191,39 +204,22 @@ static void test_step_rows(void **state)
     /* tiny-grok's numbers: the rates decide, within a chunk */
     ask *a = make_ask(900, 1, 1), *talks = make_ask(3, 60, 2);
     const double weights = (double)oct_model_get_info(model)->weight_bytes;
-    open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
-               (oct_scheduler_params){.read_rate = weights, .op_rate = 1e18});
-    submit(&b, talks);
-    step(&b);
-    submit(&b, a);
-    step(&b);
-    assert_int_equal(eval_hook.n_rows, 256);
+    assert_int_equal(rows_beside_text(&b, talks, a, weights, 1e18), 256);
     run_to_end(&b);
     close_bench(&b);
     /* a second of reading is 100 rows: twice the weights of a token, its embedding left out */
     const oct_model_info *info = oct_model_get_info(model);
     const double row =
         2 * ((double)info->active_bytes - 2.0 * (double)(info->n_vocab * info->d_model));
-    open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
-               (oct_scheduler_params){.read_rate = weights, .op_rate = 100.5 * row});
-    submit(&b, talks);
-    step(&b);
-    submit(&b, a);
-    step(&b);
-    assert_int_equal(eval_hook.n_rows, 33); /* the first has a third */
+    /* the first step has a third */
+    assert_int_equal(rows_beside_text(&b, talks, a, weights, 100.5 * row), 33);
     for (int i = 0; i < 12; i++)
         step(&b);
     assert_int_equal(eval_hook.n_rows, 100); /* these take less than a second */
     run_to_end(&b);
     close_bench(&b);
     /* a microsecond of reading is 240 rows, which take longer */
-    open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
-               (oct_scheduler_params){.read_rate = 1e6 * weights, .op_rate = 240.5e6 * row});
-    submit(&b, talks);
-    step(&b);
-    submit(&b, a);
-    step(&b);
-    assert_int_equal(eval_hook.n_rows, 80);
+    assert_int_equal(rows_beside_text(&b, talks, a, 1e6 * weights, 240.5e6 * row), 80);
     step(&b);
     assert_int_equal(eval_hook.n_rows, 40);
     step(&b);
@@ -232,13 +228,7 @@ static void test_step_rows(void **state)
     assert_int_equal(eval_hook.n_rows, 30);
     run_to_end(&b);
     close_bench(&b);
-    open_bench(&b, model, (oct_session_params){.n_seqs = 2, .chunk = 256},
-               (oct_scheduler_params){0});
-    submit(&b, talks);
-    step(&b);
-    submit(&b, a);
-    step(&b);
-    assert_int_equal(eval_hook.n_rows, OCT_STEP_ROWS);
+    assert_int_equal(rows_beside_text(&b, talks, a, 0, 0), OCT_STEP_ROWS);
     run_to_end(&b);
     close_bench(&b);
     free(a);
