@@ -25,6 +25,7 @@ typedef struct oct_gpu {
     double link;            /* bytes per second from pinned memory of the host; 0: not known */
     char why[OCT_GPU_TEXT]; /* "", or why it cannot be used */
     int shared;             /* bytes of shared memory that a block of threads may have */
+    bool divided;           /* other ranks of the job use it too */
 } oct_gpu;
 
 typedef struct oct_gpus {

@@ -335,7 +335,7 @@ static int ahead_end(const running *a, int first)
     enum { MOST_ROWS = 512, MOST_NODES = 32 };
     const oct_plan *p = a->r->plan;
     int end = first;
-    if (!a->r->pinned || a->tally->layer_time || a->run->elsewhere != 0 || first == p->n_steps ||
+    if (!a->r->pinned || a->run->elsewhere != 0 || first == p->n_steps ||
         a->run->n_rows > MOST_ROWS)
         return first;
     const int device = p->steps[first].place;
@@ -358,6 +358,7 @@ static oct_status run_held(running *a, int first, int host, int ahead, oct_error
 {
     const int device = a->r->plan->steps[host].place;
     oct_backend *b = a->r->backend[device];
+    note_layer(a, a->r->plan->steps[first].node->layer); /* waiting is its time already */
     OCT_TRY(settle(a, -1, err));
     if (!b->hold || !b->hold(b)) {
         OCT_TRY(run_range(a, first, host, err));

@@ -172,6 +172,7 @@ static void list_gpus(dealer *a, const bool idle[OCT_MAX_GPUS])
         deal->numbers[k].device = t->gpus->gpu[i].index;
         deal->numbers[k].n_sms = t->gpus->gpu[i].n_sms;
         deal->numbers[k].shared = t->gpus->gpu[i].shared;
+        deal->numbers[k].divided = t->gpus->gpu[i].divided;
     }
 }
 

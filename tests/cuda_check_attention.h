@@ -279,7 +279,7 @@ static inline const char *attention_case(const cuda_kv_shape *s, oct_kv_type typ
                                  .seq = cuda_copy(seq[set], sizeof seq[set]),
                                  .out = cuda_room((size_t)(rows * s->q_heads * P) * 4),
                                  .n_rows = rows,
-                                 .max_blocks = CUDA_SEQ_PAGES,
+                                 .max_blocks = set == 1 ? 3 : CUDA_SEQ_PAGES, /* as few as may be */
                                  .layer = 1,
                                  .factor = 2.0f * scale / cap,
                                  .cap = cap};
@@ -343,16 +343,25 @@ static inline const char *check_route(void)
     return NULL;
 }
 
-/* Sorting by experts of which only some are here; and a dense model. */
+/* Sorting by experts of which only some are here; all rows to the last lane's expert; and a dense
+ * model. */
 static inline const char *check_sort(void)
 {
-    for (int i = 0; i < 12; i++) {
-        int64_t rows = rig_int(&cuda_rng, 1, 70);
-        int n_used = i % 4 == 3 ? 1 : 1 + i % 3, experts = i % 4 == 3 ? 1 : i % 2 ? 64 : 5;
+    for (int i = 0; i < 13; i++) {
+        const bool one = i == 12;
+        int64_t rows = one ? 64 : rig_int(&cuda_rng, 1, 70);
+        int n_used = one || i % 4 == 3 ? 1 : 1 + i % 3;
+        int experts = one ? 32 : i % 4 == 3 ? 1 : i % 2 ? 64 : 5;
         int32_t tile = i % 3 ? 8 : 64, first = i % 5 == 0 ? 1 : 0, end = experts - i % 2, at = 0;
         if (experts == 1)
             first = 0, end = 1;
         const unsigned char *routes = experts > 1 ? cuda_routes(rows, n_used, experts) : NULL;
+        if (one) {
+            int32_t all[64 * 2] = {0};
+            for (int k = 0; k < 64; k++)
+                all[2 * k] = experts - 1;
+            routes = cuda_copy(all, sizeof all);
+        }
         int64_t slots = rows * n_used;
         int32_t n_tiles = oct_cuda_tiles(slots, experts, tile), t = 0;
         oct_cuda_sort_args a = {routes,

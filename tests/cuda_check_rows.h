@@ -207,6 +207,35 @@ static inline const char *check_split(void)
     return NULL;
 }
 
+/* Every word is read once; every thread counts its products. */
+static inline const char *check_probe(void)
+{
+    enum { WORDS = 4 * 1500, BLOCKS = 3, ROUNDS = 5 };
+    uint32_t word[WORDS];
+    uint64_t sum[2] = {7, 7}, want[2] = {7, 7};
+    for (int i = 0; i < WORDS; i++)
+        word[i] = (uint32_t)rig_next(&cuda_rng);
+    oct_cuda_probe_args a = {.p = cuda_copy(word, sizeof word),
+                             .bytes = sizeof word,
+                             .rounds = ROUNDS,
+                             .n_blocks = BLOCKS};
+    for (int k = 0; k < 2; k++, a.p = NULL) {
+        unsigned long long *out = cuda_room(sizeof *out);
+        *out = sum[k];
+        a.out = out;
+        CUDA_RUN(probe, a);
+        sum[k] = *out;
+    }
+    for (int i = 0; i < WORDS; i++)
+        want[0] += word[i];
+    want[1] += UINT64_C(32) * 4 * OCT_CUDA_PROBE_CHAINS * ROUNDS * 256 * BLOCKS;
+    for (int k = 0; k < 2; k++) /* modulo 2^32 */
+        if ((uint32_t)sum[k] != (uint32_t)want[k])
+            CUDA_FAILS("probe %d: %#llx, expected %#llx", k, (unsigned long long)sum[k],
+                       (unsigned long long)want[k]);
+    return cuda_case_ends("probe");
+}
+
 static inline const char *quantise_case(int64_t n_in, int64_t n_groups, int digits, cuda_pattern p)
 {
     enum { ROWS = 3 };

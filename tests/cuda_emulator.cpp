@@ -79,6 +79,7 @@ struct machine {
     size_t shared_bytes;
     uint32_t epoch, warp_epoch[MAX_THREADS / WARP];
     unsigned n_threads;
+    bool thread_less; /* the last one's index is one less */
     int self;
     void (*call)(const void *);
     const void *args;
@@ -168,7 +169,7 @@ __attribute__((noinline)) void resume(int thread)
 {
     fiber &f = m.fibers[thread];
     m.self = thread;
-    emu_thread_index = {(unsigned)thread, 0, 0};
+    emu_thread_index = {(unsigned)thread - (m.thread_less && thread == (int)m.n_threads - 1), 0, 0};
     bool begin = !f.begun;
     if (begin) {
         f.begun = true;
@@ -523,6 +524,9 @@ static const oct_emulated_kernel kernels[] = {
 #undef OCT_CUDA_ENTRY
 };
 
+enum { N_KERNELS = sizeof kernels / sizeof *kernels };
+static bool launched[N_KERNELS];
+
 const oct_emulated_kernel *oct_emulated_find(const char *name)
 {
     for (const oct_emulated_kernel &k : kernels)
@@ -561,8 +565,13 @@ int oct_emulated_launch(const oct_emulated_kernel *k, const unsigned grid[3],
         snprintf(m.error, sizeof m.error, "%s: out of memory", k->name);
     uint64_t n = (uint64_t)grid[0] * grid[1] * grid[2];
     uint64_t start = m.seed ? draw() % n : 0;
+    const bool spoil = m.fault_site == k - kernels;
+    launched[k - kernels] = true;
+    m.thread_less = spoil && m.fault == OCT_FAULT_THREAD;
     for (uint64_t i = 0; i < n && !m.error[0]; i++) {
         uint64_t at = (start + i) % n;
+        if (spoil && m.fault == OCT_FAULT_BLOCK && at == n - 1)
+            continue;
         emu_block_index = {(unsigned)(at % grid[0]), (unsigned)(at / grid[0] % grid[1]),
                            (unsigned)(at / grid[0] / grid[1])};
         run_block();
@@ -595,6 +604,12 @@ int oct_emulated_sites(oct_emulated_fault fault, int *site, int n)
     static const emu_kind kinds[] = {EMU_KINDS, EMU_BARRIER, EMU_GET,     EMU_PUT,
                                      EMU_COPY,  EMU_WAIT,    EMU_EXCHANGE};
     int count = 0;
+    if (fault == OCT_FAULT_THREAD || fault == OCT_FAULT_BLOCK) {
+        for (int i = 0; i < N_KERNELS && count < n; i++)
+            if (launched[i])
+                site[count++] = i;
+        return count;
+    }
     if ((size_t)fault >= sizeof kinds / sizeof *kinds || kinds[fault] == EMU_KINDS)
         return 0;
     for (int i = 0; i < MAX_SITES && count < n; i++)
@@ -607,11 +622,14 @@ void oct_emulated_forget(void)
 {
     for (auto &s : m.sites)
         memset(s.passed, 0, sizeof s.passed);
+    memset(launched, 0, sizeof launched);
 }
 
-const char *oct_emulated_place(int site)
+const char *oct_emulated_place(oct_emulated_fault fault, int site)
 {
     static char text[128];
+    if (fault == OCT_FAULT_THREAD || fault == OCT_FAULT_BLOCK)
+        return kernels[site].name;
     const emu_place &at = m.sites[site].at;
     const char *file = strrchr(at.file, '/');
     snprintf(text, sizeof text, "%s:%d", file ? file + 1 : at.file, at.line);

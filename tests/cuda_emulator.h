@@ -39,6 +39,8 @@ typedef enum oct_emulated_fault {
     OCT_FAULT_COPY,       /* to the next 16 bytes */
     OCT_FAULT_WAIT,       /* for copies: left out */
     OCT_FAULT_EXCHANGE,   /* lanes 0 and 1 get each other's answer; ballots lack lane 0 */
+    OCT_FAULT_THREAD,     /* of each block the last thread takes the index of the one before; and */
+    OCT_FAULT_BLOCK,      /* of a launch the last block does not run: the place is the kernel */
     OCT_FAULT_FRAGMENT_A, /* of products of matrices: registers 1 and 2 of a change places, */
     OCT_FAULT_FRAGMENT_B, /* or those of b, */
     OCT_FAULT_FRAGMENT_D, /* or 1 and 2 of d, */
@@ -50,8 +52,9 @@ typedef enum oct_emulated_fault {
 void oct_emulated_spoil(oct_emulated_fault fault, int site);
 /* Places that have been passed so far where this fault can be made: their numbers, at most n. */
 int oct_emulated_sites(oct_emulated_fault fault, int *site, int n);
-void oct_emulated_forget(void);           /* as if none had been passed */
-const char *oct_emulated_place(int site); /* "file:line" */
+void oct_emulated_forget(void); /* as if none had been passed */
+/* "file:line", or the kernel's name. */
+const char *oct_emulated_place(oct_emulated_fault fault, int site);
 
 #ifdef __cplusplus
 }

@@ -10,8 +10,9 @@ limit=900 # seconds of a program
 top=$OCT_TEST_BUILD/../mutants
 mkdir -p "$top/src" && top=$(cd "$top" && pwd) || exit 1
 cd "$source_dir" || exit 1
-rsync -a --delete --exclude=/build --exclude=/.git ./ "$top/src/" 2>/dev/null ||
-    { rm -rf "$top/src" && mkdir "$top/src" && tar -c --exclude=./build --exclude=./.git . | tar -x -C "$top/src"; } ||
+# What differs gets the time of now; with that of the tree, an object of the last mutant would be newer.
+rsync -rlp --checksum --delete --exclude=/build --exclude=/.git ./ "$top/src/" 2>/dev/null ||
+    { rm -rf "$top/src" && mkdir "$top/src" && tar -c --exclude=./build --exclude=./.git . | tar -x -m -C "$top/src"; } ||
     exit 1
 [ -f "$top/build/build.ninja" ] || cmake -S "$top/src" -B "$top/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DOCTET_WERROR=OFF >/dev/null || exit 1
 mkdir -p "$top/build/tests/models"

@@ -257,6 +257,9 @@ static void sessions(void)
     (void)oct_measure_wake(s, (int)(below(3) ? below(3) : number(0, 4) % 200));
     (void)oct_instruction_get((int)number(0, 5), &in);
     (void)oct_instruction_find(below(2) ? "avx2" : "none", (oct_probe_kind)number(0, 2));
+    if (oct_instruction_find("avx2", (oct_probe_kind)INT32_MAX) != -1 ||
+        oct_instruction_find("avx2", (oct_probe_kind)INT32_MIN) != -1)
+        fail_msg("an instruction of a kind that there is not");
     (void)oct_session_get_gpus(s, share, &why);
     (void)oct_session_stream_rows(s);
     oct_session_count_as(s, (oct_phase)number(0, 1));

@@ -28,7 +28,8 @@
     CHECK(rope)       \
     CHECK(kv_copy)    \
     CHECK(attention)  \
-    CHECK(head)
+    CHECK(head)       \
+    CHECK(probe)
 
 /* In order, and twice in an order drawn. */
 static void run(const char *name, const char *(*check)(void))
@@ -122,7 +123,7 @@ static void test_faults(void **state)
         oct_emulated_seed(0);
         oct_emulated_spoil(OCT_FAULT_NONE, -1);
         assert_null(checks[i].check());
-        for (int f = OCT_FAULT_BARRIER; f <= OCT_FAULT_EXCHANGE; f++) {
+        for (int f = OCT_FAULT_BARRIER; f < OCT_FAULT_FRAGMENT_A; f++) {
             int site[MOST_SITES], n;
             oct_emulated_spoil(OCT_FAULT_NONE, -1);
             n = oct_emulated_sites((oct_emulated_fault)f, site, MOST_SITES);
@@ -136,22 +137,30 @@ static void test_faults(void **state)
             }
         }
     }
-    for (int f = OCT_FAULT_BARRIER; f <= OCT_FAULT_EXCHANGE; f++)
+    /* Its threads do all the same. */
+    assert_false(noticed[OCT_FAULT_THREAD][OCT_CUDA_probe_peak]);
+    there[OCT_FAULT_THREAD][OCT_CUDA_probe_peak] = false;
+    for (int f = OCT_FAULT_BARRIER; f < OCT_FAULT_FRAGMENT_A; f++)
         for (int k = 0; k < MOST_SITES; k++) {
             n_places += there[f][k];
             if (there[f][k] && !noticed[f][k]) {
                 n_missed++;
-                print_message("fault %d at %s is not noticed\n", f, oct_emulated_place(k));
+                print_message("fault %d at %s is not noticed\n", f,
+                              oct_emulated_place((oct_emulated_fault)f, k));
             }
         }
     for (int f = OCT_FAULT_FRAGMENT_A; f < OCT_FAULTS; f++) {
         oct_emulated_spoil((oct_emulated_fault)f, -1);
         assert_non_null(check_gemm());
+        assert_non_null(check_gemm_q4());
     }
     oct_emulated_spoil(OCT_FAULT_NONE, -1);
-    print_message("%d faults, %d not noticed\n", n_places + 4, n_missed);
+    print_message("%d faults, %d not noticed\n", n_places + 8, n_missed);
     assert_int_equal(n_missed, 0);
     assert_true(n_places > 60);
+    for (int k = 0; k < OCT_CUDA_N_ENTRIES; k++)
+        if (!there[OCT_FAULT_BLOCK][k])
+            fail_msg("no check launches %s", entries[k].name);
 }
 
 /* With an argument: the kernels are spoiled. */

@@ -251,6 +251,64 @@ static void test_hand_over(void **state)
     oct_model_close(model);
 }
 
+/* Likewise of the first of two ranks: its device is given what comes behind each exchange, two a
+ * layer, before the ranks have exchanged; unless they share it. */
+static long held_by_token;
+
+static oct_status lead_tokens(job *j, oct_session *s, oct_error *err)
+{
+    const int64_t V = oct_model_get_info(j->model)->n_vocab;
+    for (int64_t i = 0; i < j->T; i++) {
+        const oct_batch b = {.n = 1, .token = j->tokens + i};
+        const long before = fake_cuda_calls(counted[HELD]);
+        OCT_TRY(oct_eval(s, &b, j->logits + i * V, err));
+        held_by_token = fake_cuda_calls(counted[HELD]) - before;
+    }
+    return OCT_OK;
+}
+
+static void test_ranks_hand_over(void **state)
+{
+    (void)state;
+    open_model("tiny-grok");
+    const int64_t layers = model->config.n_layers;
+    const size_t bytes = TOKENS * (size_t)model->config.n_vocab * sizeof(float);
+    float *want = NULL;
+    oct_gpus two = gpus_of(1 << 20);
+    oct_gpus_divide(&two, 1, 2);
+    assert_false(two.gpu[0].divided || two.gpu[1].divided);
+    oct_gpus_divide(&two, 1, 3);
+    assert_true(two.gpu[0].divided && !two.gpu[1].divided);
+    for (int i = 0; i < 4; i++) {
+        oct_gpus g = gpus_of(i == 0 ? 0 : 7 << 20);
+        g.gpu[1].budget = 0;
+        g.gpu[0].divided = i == 3;
+        job j = {.model = model,
+                 .params = {.n_threads = 1,
+                            .chunk = CHUNK,
+                            .n_ctx = TOKENS,
+                            .no_streaming = true,
+                            .shard = i == 2 ? OCT_SHARD_EXPERT : OCT_SHARD_SLICE},
+                 .tokens = text,
+                 .B = 1,
+                 .T = TOKENS,
+                 .n_ranks = 2,
+                 .lead = lead_tokens};
+        j.gpus[0] = &g;
+        float *got = run_job(&j);
+        printf("  held %ld times in %lld layers\n", held_by_token, (long long)layers);
+        assert_int_equal(held_by_token, i == 1 || i == 2 ? 2 * layers : 0);
+        if (i > 0 && memcmp(want, got, bytes) != 0)
+            fail_msg("%d: other logits", i);
+        if (i == 0)
+            want = got;
+        else
+            free(got);
+    }
+    free(want);
+    oct_model_close(model);
+}
+
 /* Heads so wide that a block of threads has no room for their keys stay on the host. */
 static void test_shared(void **state)
 {
@@ -313,10 +371,15 @@ int main(void)
 {
     setenv("OCTET_FAKE_CUDA", "devices=2,order=random", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),    cmocka_unit_test(test_divisions),
-        cmocka_unit_test(test_two),       cmocka_unit_test(test_everything),
-        cmocka_unit_test(test_dense),     cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_hand_over), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_divisions),
+        cmocka_unit_test(test_two),
+        cmocka_unit_test(test_everything),
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_hand_over),
+        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_ranks_hand_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ enum { STACK_LEAST = 512 << 10 };
 static volatile sig_atomic_t grace = 1; /* seconds */
 
 static volatile int cancel_flag;
-static volatile sig_atomic_t signal_seen, conversing;
+static volatile sig_atomic_t signal_seen, conversing, hurried;
 static char temp_path[PATH_MAX];
 static volatile sig_atomic_t temp_set;
 
@@ -95,8 +95,11 @@ static void on_signal(int sig)
         end_now(sig == SIGALRM ? signal_seen : sig, "octet: interrupted\n");
     signal_seen = sig;
     __atomic_store_n(&cancel_flag, 1, __ATOMIC_SEQ_CST); /* other threads read it */
-    if (sig != SIGINT || !conversing)
+    if (sig != SIGINT || !conversing) {
         alarm((unsigned)grace);
+        if (hurried && temp_set)
+            unlink(temp_path);
+    }
 }
 
 static void take_signals(void)
@@ -143,6 +146,16 @@ bool oct_cli_converse(void)
 void oct_cli_grace(int seconds)
 {
     grace = seconds;
+}
+
+void oct_cli_hurry(void)
+{
+    hurried = 1;
+}
+
+void oct_cli_leave_nothing(void)
+{
+    leave_nothing();
 }
 
 int oct_cli_interrupt_code(void)

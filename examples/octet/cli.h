@@ -126,6 +126,11 @@ void oct_cli_cancel_reset(void);  /* for conversations: the signal has been deal
 int oct_cli_interrupt_code(void); /* 128 + the signal that came */
 /* File to remove when the process is ended while it works; NULL: none. The path is copied. */
 void oct_cli_temp_file(const char *path);
+/* Ends what must not stay behind: before an end that does not come back here. From any thread. */
+void oct_cli_leave_nothing(void);
+/* From now on the first signal removes the temporary file: a launcher that ends its ranks waits for
+ * less than a rank does for others. */
+void oct_cli_hurry(void);
 
 /* ---- output (stdout) ------------------------------------------------------------------------- */
 

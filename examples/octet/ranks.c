@@ -16,7 +16,10 @@ static void say(void *ctx, oct_job_level level, const char *line)
     switch (level) {
     case OCT_JOB_NOTE: fprintf(stderr, "%s\n", line); break;
     case OCT_JOB_WARNING: oct_cli_warning("%s", line); break;
-    case OCT_JOB_ERROR: oct_cli_error("%s", line); break;
+    case OCT_JOB_ERROR: /* the job ends behind it, perhaps at once */
+        oct_cli_leave_nothing();
+        oct_cli_error("%s", line);
+        break;
     }
 }
 
@@ -41,6 +44,8 @@ int oct_ranks_start(int argc, char **argv, bool lasts)
         oct_ranks_end();
         return code;
     }
+    if (job)
+        oct_cli_hurry();
     if (oct_job_rank(job) == 0)
         return -1;
     if (lasts)

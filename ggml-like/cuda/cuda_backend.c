@@ -205,11 +205,14 @@ static void cuda_unpin(oct_backend *b, void *p)
     leave(c);
 }
 
-/* The stream waits for a word of the host's memory, which needs nobody but itself. */
+/* The stream waits for a word of the host's memory, which needs nobody but itself. The host may have
+ * to wait for another rank meanwhile, whose device must not be this one: nobody promises that it
+ * goes on with that rank's stream while this one's waits. */
 static bool cuda_hold(oct_backend *b)
 {
     oct_cuda *c = cuda_of(b);
-    if (!c->inputs_pinned || oct_cuda_streamer_join(c, NULL) != OCT_OK || enter(c, NULL) != OCT_OK)
+    if (c->n.divided || !c->inputs_pinned || oct_cuda_streamer_join(c, NULL) != OCT_OK ||
+        enter(c, NULL) != OCT_OK)
         return false;
     const int result = c->api->stream_wait_value(c->stream, (oct_cuda_address)(uintptr_t)c->gate,
                                                  c->turn + 1, OCT_CUDA_WAIT_REACHED);

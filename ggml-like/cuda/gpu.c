@@ -155,5 +155,6 @@ void oct_gpus_divide(oct_gpus *g, int local, int n_local)
         }
         g->gpu[i].budget = mine ? g->gpu[i].budget / (uint64_t)owners : 0;
         g->gpu[i].link = mine ? g->gpu[i].link / owners : 0;
+        g->gpu[i].divided = owners > 1;
     }
 }
