@@ -205,9 +205,9 @@ static void cuda_unpin(oct_backend *b, void *p)
     leave(c);
 }
 
-/* The stream waits for a word of the host's memory, which needs nobody but itself. The host may have
- * to wait for another rank meanwhile, whose device must not be this one: nobody promises that it
- * goes on with that rank's stream while this one's waits. */
+/* The stream waits for a word of the host's memory, which needs nobody but itself. The host may
+ * have to wait for another rank meanwhile, whose device must not be this one: nobody promises that
+ * it goes on with that rank's stream while this one's waits. */
 static bool cuda_hold(oct_backend *b)
 {
     oct_cuda *c = cuda_of(b);
