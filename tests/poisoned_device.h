@@ -13,7 +13,8 @@
  * there are zeros instead, for a poisoned number of an expert would be a crash. */
 static inline void poison(const oct_plan *p, int place, unsigned char *buffer)
 {
-    memset(buffer, 0xff, p->need[place].shared);
+    if (p->need[place].shared > 0)
+        memset(buffer, 0xff, p->need[place].shared);
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const oct_tensor *t = p->graph->nodes[i].out;
         bool here = place == OCT_HOST; /* where the runner counts them */
