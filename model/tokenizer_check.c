@@ -21,7 +21,7 @@ enum {
     FIXED32 = 5,
     MAX_PREFIXES = 32,
     MAX_NESTED = 64, /* user-defined pieces that begin one another */
-    MAX_TEXT = 1024,
+    MAX_TEXT = 64,   /* the longest of Unicode's NFKC has 33 */
     LABELS = 256
 };
 
@@ -134,7 +134,7 @@ static const char *follow(const trie *t, uint32_t place, uint32_t c, uint32_t *t
     if (!is_place(t, *to))
         return "leads out of its trie";
     if (*value && !is_text(t, *to))
-        return "has a value that is no text of it";
+        return "has a value that is no text of it, or none of up to 64 bytes";
     return NULL;
 }
 

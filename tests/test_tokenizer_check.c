@@ -20,7 +20,7 @@ static size_t n_shipped;
 /* A map: "a" becomes "b", "ab" becomes "in". Places of the trie begin at 256, 512, 768. */
 typedef struct map {
     uint32_t trie_bytes, unit[UNITS];
-    char text[64];
+    char text[128];
     size_t n_text;
 } map;
 
@@ -40,6 +40,14 @@ static map good_map(void)
     m.unit[512 ^ 'b'] = edge(512, 'b', 768, true);
     m.unit[768] = 0x80000000u | 2;
     return m;
+}
+
+/* What "ab" becomes: n bytes. */
+static void put_text(map *m, size_t n)
+{
+    memset(m->text + 2, 'n', n);
+    m->text[2 + n] = '\0';
+    m->n_text = 2 + n + 1;
 }
 
 static size_t put_varint(uint8_t *b, uint64_t v)
@@ -96,6 +104,14 @@ static void test_good_map(void **state)
         fail_msg("%s", err.text);
     same_ids(t, "xa xab aab", "xb xin bin");
     oct_spm_free(t);
+    map longest = good_map();
+    put_text(&longest, 64);
+    if (oct_spm_new(model, with_map(&longest, 3, model), &t, &err) != OCT_OK)
+        fail_msg("%s", err.text);
+    char of_64[66] = "x";
+    memset(of_64 + 1, 'n', 64);
+    same_ids(t, "xab", of_64);
+    oct_spm_free(t);
     if (oct_spm_new(model, with_map(&m, 5, model), &t, &err) != OCT_OK)
         fail_msg("%s", err.text);
     char *text;
@@ -119,7 +135,6 @@ static void make_long(map *m)
     }
 }
 
-/* A text of more than 1024 bytes does not fit the map of this test; its end is missing instead. */
 static void bend(map *m, int how)
 {
     switch (how) {
@@ -138,6 +153,7 @@ static void bend(map *m, int how)
     case 12: m->unit[512 ^ 'b'] = edge(512, 'b', 256, true); break;
     case 13: m->unit[512 ^ 'b'] = edge(512, 'b', 512, false); break;
     case 14: m->unit[512 ^ 0x7f] = 0x7f | (1000u << 10) | 0x200; break;
+    case 15: put_text(m, 65); break;
     default: make_long(m); break;
     }
 }
@@ -159,6 +175,7 @@ static void test_bad_maps(void **state)
                                        "goes round",
                                        "goes round",
                                        "leads out of its trie",
+                                       "no text of it",
                                        "more than 32 prefixes"};
     static uint8_t model[ROOM];
     (void)state;
