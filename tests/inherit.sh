@@ -137,6 +137,21 @@ for command in "convert $tiny" "export --q8_0 $model" "slice -m $model --shard s
     check "TERM at the start of $command" is $? 143
     check "TERM at the start of $command: nothing left" is "$(echo ended*)" 'ended*'
 done
+# Ctrl-\ ends at once, in the way of the system, and leaves nothing either.
+yes 7 | head -n 1000 | tr '\n' ' ' >many
+set -m
+(ulimit -c 0 && exec env OCTET_ISA=ref $octet logits -m $model --ids many -o ended) >out 2>err &
+pid=$!
+for _ in $(seq 100); do
+    ls ended.tmp* >/dev/null 2>&1 && break
+    sleep 0.05
+done
+check "QUIT: there is something to leave" test -e "$(echo ended.tmp*)"
+kill -QUIT $pid
+set +m
+wait $pid 2>/dev/null
+check "QUIT: exit code" is $? 131
+check "QUIT: nothing left" is "$(echo ended*)" 'ended*'
 $inherit ignored=1 pending=1 -- $run -p "In the" >out 2>err
 check "HUP that is ignored (nohup)" is "$(cat out)" "$text"
 

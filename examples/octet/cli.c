@@ -102,19 +102,35 @@ static void on_signal(int sig)
     }
 }
 
+/* Ctrl-\ ends the process at once, with a core where the user wants one. */
+static void on_quit(int sig)
+{
+    leave_nothing();
+    raise(sig); /* by then what it does is the system's */
+}
+
+/* A signal that the parent chose to ignore (nohup) stays ignored. */
+static void take(int sig, void (*handler)(int), int flags)
+{
+    struct sigaction old, sa;
+    memset(&sa, 0, sizeof sa);
+    sigemptyset(&sa.sa_mask);
+    sa.sa_handler = handler; /* without SA_RESTART: a blocked read returns and sees the flag */
+    sa.sa_flags = flags;
+    if (sigaction(sig, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        sigaction(sig, &sa, NULL);
+}
+
 static void take_signals(void)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
     struct sigaction sa;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        take(ends[i], on_signal, 0);
+    take(SIGQUIT, on_quit, SA_RESETHAND);
     memset(&sa, 0, sizeof sa);
     sigemptyset(&sa.sa_mask);
-    sa.sa_handler = on_signal; /* without SA_RESTART: a blocked read returns and sees the flag */
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        struct sigaction old;
-        /* A signal that the parent chose to ignore (nohup) stays ignored. */
-        if (sigaction(ends[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            sigaction(ends[i], &sa, NULL);
-    }
+    sa.sa_handler = on_signal;
     sigaction(SIGALRM, &sa, NULL);
     sa.sa_handler = SIG_DFL; /* those who start processes wait for them */
     sigaction(SIGCHLD, &sa, NULL);

@@ -112,9 +112,10 @@ const char *oct_cli_nearest(const char *word, const char *const *names, int n);
 /* Called first. Standard streams: closed ones stay unusable, but no file that is opened later takes
  * their numbers; those that do not block are waited for. Signals: SIGINT, SIGTERM, SIGHUP,
  * SIGUSR1 and SIGUSR2 raise the cancel flag, unless the parent ignores them; a second one, or a
- * second of time, removes the temporary file and ends the process. None is blocked. SIGPIPE and
- * SIGXFSZ are ignored: writes fail with EPIPE and EFBIG. Limits: that of processor time ends the
- * process with a line; false if the stack is too small for anything, which has been said. */
+ * second of time, removes the temporary file and ends the process, and so does SIGQUIT at once,
+ * with a core where the limits allow one. None is blocked. SIGPIPE and SIGXFSZ are ignored: writes
+ * fail with EPIPE and EFBIG. Limits: that of processor time ends the process with a line; false if
+ * the stack is too small for anything, which has been said. */
 bool oct_cli_start(void);
 const volatile int *oct_cli_cancel_flag(void); /* non-zero once a signal came */
 /* From now on SIGINT stops what is generated, however long that takes, and not the process. False:
