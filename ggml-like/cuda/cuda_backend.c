@@ -92,23 +92,16 @@ const oct_backend_kind oct_cuda_kind = {.name = "cuda",
 /* Behind the inputs, on both sides, the counter of saturated values; the host's gate. */
 enum { BEHIND_INPUTS = 2 * sizeof(uint64_t) };
 
-static size_t take(size_t *used, size_t bytes)
-{
-    size_t at = *used;
-    *used += (bytes + 63) / 64 * 64;
-    return at;
-}
-
 static oct_cuda_inputs inputs_of(const oct_cuda_numbers *n)
 {
     oct_cuda_inputs at = {0};
     size_t rows = (size_t)n->rows, seqs = (size_t)(n->rows < n->n_seqs ? n->rows : n->n_seqs);
-    at.token = take(&at.bytes, rows * sizeof(int32_t));
-    at.seq = take(&at.bytes, rows * sizeof(int32_t));
-    at.pos = take(&at.bytes, rows * sizeof(int32_t));
-    at.out_row = take(&at.bytes, rows * sizeof(int32_t));
-    at.copies = take(&at.bytes, seqs * sizeof(oct_cuda_page_copy));
-    at.table = take(&at.bytes, seqs * (size_t)n->seq_pages * sizeof(int32_t));
+    at.token = oct_cuda_take(&at.bytes, rows * sizeof(int32_t));
+    at.seq = oct_cuda_take(&at.bytes, rows * sizeof(int32_t));
+    at.pos = oct_cuda_take(&at.bytes, rows * sizeof(int32_t));
+    at.out_row = oct_cuda_take(&at.bytes, rows * sizeof(int32_t));
+    at.copies = oct_cuda_take(&at.bytes, seqs * sizeof(oct_cuda_page_copy));
+    at.table = oct_cuda_take(&at.bytes, seqs * (size_t)n->seq_pages * sizeof(int32_t));
     return at;
 }
 
