@@ -65,29 +65,16 @@ static oct_forecast make(const oct_model *m, const oct_forecast_params *p, oct_f
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* 290 MB of weights, keys and values of 64 MB. */
-static const oct_grok_config middling = {.n_layers = 4,
-                                         .n_vocab = 8192,
-                                         .n_ctx = 4096,
-                                         .d_model = 1024,
-                                         .n_q_heads = 16,
-                                         .n_kv_heads = 8,
-                                         .head_dim = 128,
-                                         .d_ff = 2816,
-                                         .n_experts = 8,
-                                         .n_used = 2,
-                                         .n_slices = 8,
-                                         .qkv_groups = 1,
-                                         .attn_out_groups = 8,
-                                         .gate_up_groups = 1,
-                                         .down_groups = 8,
-                                         .pad_id = 0,
-                                         .eos_id = 2,
-                                         .embedding_scale = 32,
-                                         .output_scale = 0.5f,
-                                         .attn_scale = 0.088f,
-                                         .attn_cap = 30,
-                                         .rope_base = 10000,
-                                         .norm_eps = 1e-5f};
+static oct_grok_config middling(void)
+{
+    oct_grok_config c = oct_grok1_config(4, 8192);
+    c.n_ctx = 4096;
+    c.d_model = 1024;
+    c.n_q_heads = 16;
+    c.d_ff = 2816;
+    c.embedding_scale = 32;
+    return c;
+}
 
 /* A line of /proc/self/status in bytes. */
 static uint64_t status_bytes(const char *key)
@@ -141,7 +128,8 @@ static void test_peak(void **state)
     (void)state;
     oct_error err = {0};
     char path[64];
-    const oct_synthetic_params made = {.config = &middling, .fd = memfd_create("model", 0)};
+    const oct_grok_config config = middling();
+    const oct_synthetic_params made = {.config = &config, .fd = memfd_create("model", 0)};
     assert_int_equal(oct_synthetic_write(&made, &err), OCT_OK);
     snprintf(path, sizeof path, "/proc/self/fd/%d", made.fd);
     for (int kv = OCT_KV_F16; kv <= OCT_KV_F32; kv += 2) {

@@ -14,29 +14,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const oct_grok_config grok1 = {.n_layers = 64,
-                                      .n_vocab = 131072,
-                                      .n_ctx = 8192,
-                                      .d_model = 6144,
-                                      .n_q_heads = 48,
-                                      .n_kv_heads = 8,
-                                      .head_dim = 128,
-                                      .d_ff = 32768,
-                                      .n_experts = 8,
-                                      .n_used = 2,
-                                      .n_slices = 8,
-                                      .qkv_groups = 1,
-                                      .attn_out_groups = 8,
-                                      .gate_up_groups = 1,
-                                      .down_groups = 8,
-                                      .pad_id = 0,
-                                      .eos_id = 2,
-                                      .embedding_scale = 78.38367f,
-                                      .output_scale = 0.57735f,
-                                      .attn_scale = 0.088388f,
-                                      .attn_cap = 30,
-                                      .rope_base = 10000,
-                                      .norm_eps = 1e-5f};
+static oct_grok_config grok1; /* set in main */
 
 static const oct_grok_config odd = {.n_layers = 12,
                                     .n_vocab = 521,
@@ -704,6 +682,7 @@ static int tear_down(void **state)
 
 int main(void)
 {
+    grok1 = oct_grok1_config(64, 131072);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_slices),
