@@ -3,21 +3,7 @@
 # in C and C++ through pkg-config and find_package. As root also `./dev install` into /usr/local, in a
 # mount namespace.
 set -eu
-tmp=$(mktemp -d)
-manifest=$OCT_TEST_BUILD/install_manifest.txt
-[ ! -f "$manifest" ] || cp "$manifest" "$tmp/manifest" # of the user's own installation
-clean_up()
-{
-    rm -f "$manifest"
-    [ ! -f "$tmp/manifest" ] || cp "$tmp/manifest" "$manifest"
-    rm -rf "$tmp"
-}
-trap clean_up EXIT
 . "$(dirname "$0")/consumer_rig.sh"
-if [ "$OCT_TEST_SANITIZE" = 1 ]; then
-    echo "SKIPPED: programs outside are built without sanitizers"
-    exit 77
-fi
 
 # ---- staged and moved --------------------------------------------------------------------------------
 prefix=$tmp/moved

@@ -2,13 +2,7 @@
 # Octet inside the build of another project, by add_subdirectory: shared, beside targets and settings that
 # might get into its way; and static, installed by the project around it.
 set -eu
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
 . "$(dirname "$0")/consumer_rig.sh"
-if [ "$OCT_TEST_SANITIZE" = 1 ]; then
-    echo "SKIPPED: programs outside are built without sanitizers"
-    exit 77
-fi
 
 # The project around it has flags, targets and tests of its own; nothing of them meets those of Octet. What
 # is new in its cache belongs to Octet, its libraries, or modules of CMake.
