@@ -172,6 +172,17 @@ static void outputs(void)
 
 /* ---- fewer bits ------------------------------------------------------------------------------ */
 
+/* By experts and layers that are not there. */
+static void none_seen(const oct_moments *m)
+{
+    const oct_model_info *info = oct_model_get_info(model);
+    const int64_t far = INT64_C(1) << 40;
+    const int64_t place[][2] = {{-1, 0}, {info->n_layers, 0},  {far, 0}, {-far, 0},
+                                {0, -1}, {0, info->n_experts}, {0, far}, {0, -far}};
+    for (size_t i = 0; i < sizeof place / sizeof *place; i++)
+        assert_int_equal(oct_moments_seen(m, place[i][0], place[i][1]), 0);
+}
+
 static void quantising(void)
 {
     oct_error e = {0};
@@ -194,6 +205,7 @@ static void quantising(void)
         if (moments) {
             (void)oct_moments_tokens(moments);
             (void)oct_moments_seen(moments, number(0, 3), number(0, 8));
+            none_seen(moments);
             e = (oct_error){0};
             ANSWERED(oct_moments_write(moments, below(4) ? second : some_output(), &e));
         }
