@@ -256,8 +256,11 @@ V_NOINLINE void turned_expand_short(turned *w, const uint8_t *nibbles, int group
                                     uint8_t *tile)
 {
     const int64_t n_steps = w->b.n_steps;
-    q4_expand_tile(nibbles, n_steps * STEP, w->offset + offset, n_steps * groups, groups,
-                   (const char *)nibbles, 0, tile);
+    const uint16_t *table = w->offset + offset;
+    if (groups == 2)
+        q4_expand_tile(nibbles, n_steps * STEP, table, n_steps * 2, 2, NULL, 0, tile);
+    else
+        q4_expand_tile(nibbles, n_steps * STEP, table, n_steps * 4, 4, NULL, 0, tile);
 }
 
 /* A panel's strip, while the last tiles of the strip before are multiplied. t: of the panel. */
