@@ -7,36 +7,32 @@
  * sum q a = sum (q + 128) a - 128 sum a, exactly, modulo 2^32.
  *
  * THE LOOP. A chunk of rows goes through the panels group by group and block by block (512 inputs),
- * each block through all panels, each panel through tiles of 16 rows, each tile through its digits.
- * That is a pass: 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs; a step needs one tile of
- * activations and four of weights. In cycles of a Sapphire Rapids core, by Intel's figures:
- *     4 products of 16                                     64 of the tile unit
- *     5 tile loads of 16 lines, two lines a cycle          40 of the load ports
- *     packing (below): 16 lines, a load and a store each    8
- *     a sixteenth of the epilogue: 4 registers, 3 loads     6
- * so that the tile unit is the bound. (With one digit, in blocks of 256, the epilogue takes 16 a
- * step, and the load ports are as busy as the tile unit.) Both digits, or 32 rows, by 32 channels
- * need only 4 tile loads for 4 products, but fetch twice as many lines of the rows from L2, and
- * their weights, half of each quad, crowd into half of the sets of L1. Here the block's 32 KiB lie
- * in it evenly, 8 of 12 ways, and each line of the rows is loaded once for a panel, by the form of
- * the instruction that leaves it out of L1: else the rows, which are never used twice from there,
- * push out the weights, and a step beside stores and epilogue takes 1.5 times the tile unit's
- * cycles instead of 1.2 (measured). The same on that machine, 128 rows: 55 % of the tile unit's
- * peak; without packing 60, nor epilogue 70, nor storing sums 77 %.
+ * each block through all panels, each panel through tiles of 16 rows, each tile through its passes.
+ * A pass is 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs: both digits of the rows by half of
+ * the channels, so that a step loads two tiles of rows, two of weights, and forms 4 products. Weights
+ * are loaded once for 16 rows; they and the two tiles of a step's rows fit L1 together. With more
+ * rows their tiles come from L2, by the form of the load that leaves them out of L1, else they push
+ * the weights out.
  *
- * Up to 8 rows of two digits are one tile, the high digits beside the low ones: one pass, which is
- * bound by memory.
+ * Up to 8 rows of two digits are one tile, the high digits beside the low ones, and so are 16 rows of
+ * one digit: one pass of all channels, 5 loads for 4 products.
+ *
+ * What a step costs depends on who else runs on the core. In cycles of an Emerald Rapids: a product
+ * 16 and a load 8, side by side, while the other hardware thread is idle; 45 and 30, one after the
+ * other, while it is busy, be it with nothing but integers. Then little but the number of tile
+ * instructions counts, and what is between two of them is free for that long. So everything else is
+ * dealt to the places behind each of them, in equal parts.
  *
  * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
  * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
  * lie one behind the other and stay in L2 for the other panels. This is why several panels a call
- * pay: with one, every line of the rows comes from L3 for 64 channels. (A step with packing takes
- * as long as two without.)
+ * pay: with one, every line of the rows comes from L3 for 64 channels, and reading 8 rows' weights
+ * reaches 81 % of the read probe instead of 90.
  *
  * Three things run beside the products, because none may wait for the others:
  *   - packing, AHEAD steps before the use: tile loads are not served from the store buffer, and a
  *     miss of a tile load holds up all that follows;
- *   - the epilogue of the tile before: from its sums in memory to t = fma(isum, s, t). At the end
+ *   - the epilogue of the pass before: from its sums in memory to t = fma(isum, s, t). At the end
  *     of a pass the tile unit only waits for 4 tile stores, 16 cycles each;
  *   - fetching the next block's weights from memory, and its rows from L3, a share in each step.
  *
@@ -64,7 +60,9 @@ enum {
     FEW_ROWS = 3,        /* up to this many rows are memory-bound: the AVX-512 kernel takes them; */
     FEW_ROWS_TURNED = 2, /* of q4, of which more than that are the tiles' (k_amx_q4.h) */
     AHEAD = 3,           /* steps from packing to use */
-    SLOTS = 2 * CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD,
+    SLOTS = 2 * (CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD),
+    KEPT_TILES = 1, /* of rows, that fit L1 beside the weights */
+    PARTS = 8,      /* of a step: tile instructions with fetches behind them */
     LINE = 64
 };
 
@@ -132,18 +130,18 @@ V_INLINE vi16 load_sums(const int32_t *p)
 
 /* ---- all others ---- */
 
-/* A tile of rows whose sums are in memory. */
+/* A pass whose sums are in memory. */
 typedef struct pending {
-    int64_t n_rows;
+    int64_t next, n_rows;  /* rows that are not finished */
     const float *scale;    /* [n_rows] */
     const int32_t *excess; /* [n_rows] 128 x the sum of the block's activations */
-    float *t;              /* [n_rows][64] */
+    float *t;              /* [n_rows][64], from the pass's first channel on */
 } pending;
 
 /* Lies on the stack: 212 KiB. */
 typedef struct work {
-    _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
-    _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
+    _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, step, digit */
+    _Alignas(64) int32_t sums[4][TILE][TILE];      /* of a pass: [channels] or [channels][digit] */
     _Alignas(
         64) uint8_t tail[STEP_QUADS][OCT_Q8_QUAD_BYTES]; /* last weights of a group, then zeros */
     _Alignas(64) float t[CHUNK][OCT_PANEL];
@@ -154,16 +152,18 @@ typedef struct work {
     oct_linear_args a; /* of the chunk */
     int groups;        /* of 64 inputs of q4; 0: q8 */
     int beside; /* rows of a tile from a row's digit 0 to its digit 1; 0: tiles of their own */
-    int passes; /* of a tile of rows: one for each digit, or for both */
+    int passes; /* of a tile of rows; with two, each takes half of the channels and both digits */
     int64_t y_stride; /* from a panel of y to the next */
     float *sum;       /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
     int64_t n_tiles;  /* of rows */
     int64_t n_slots;  /* of the ring: what is used again and what is ahead */
+    int64_t finish;   /* rows a step */
+    int64_t packs;    /* tiles a step */
 
     /* use */
     block b;
     int64_t parity; /* of the block */
-    int64_t slot;   /* of the next step */
+    int64_t slot;   /* of the next tile */
     pending done;
 
     /* packing: it walks the blocks' first panels */
@@ -174,7 +174,8 @@ typedef struct work {
     /* fetching */
     const uint8_t *following; /* of the next panel */
     const char *weights_ahead;
-    int64_t weight_lines; /* a quarter of a step */
+    const char *weights_end;
+    int64_t weight_lines; /* a part of a step */
     size_t rows_ahead;    /* offset of the next block in a row */
     int64_t block_steps;  /* in all panels of the block */
     int64_t rows_left;    /* to fetch, one digit each */
@@ -216,7 +217,7 @@ V_INLINE int64_t next_slot(const work *w, int64_t slot)
     return slot + 1 < w->n_slots ? slot + 1 : 0;
 }
 
-/* The inputs of one step in one digit. */
+/* One digit of the inputs of a step. */
 V_INLINE void pack_next(work *w)
 {
     if (w->pack.group == w->a.w->unit_groups)
@@ -226,12 +227,12 @@ V_INLINE void pack_next(work *w)
     V_EACH (r, TILE)
         copy_line(slot[r], w->pack_row[r] + at);
     w->pack_slot = next_slot(w, w->pack_slot);
-    if (++w->pack_step < w->pack.n_steps)
-        return;
-    w->pack_step = 0;
     if (++w->pack_digit < first_digit(w) + w->passes)
         return;
     w->pack_digit = first_digit(w);
+    if (++w->pack_step < w->pack.n_steps)
+        return;
+    w->pack_step = 0;
     if (++w->pack_tile == w->n_tiles) {
         w->pack_tile = 0;
         block_next(&w->a, &w->pack);
@@ -242,23 +243,31 @@ V_INLINE void pack_next(work *w)
 
 /* ---- epilogue ---- */
 
-/* Rows [from, end) of the pending tile, as far as there are any. */
-V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
+V_INLINE void finish_sums(const int32_t *high, const int32_t *low, vi16 excess, v16 s, float *t)
 {
-    const pending *u = &w->done;
-    const bool two = w->a.act->digits == 2;
-    const int32_t *high = w->sums[0][0][0], *low = w->sums[!w->beside][0][w->beside];
-    end = end < u->n_rows ? end : u->n_rows;
-    for (int64_t r = from; r < end; r++) {
-        vi16 excess = vi_set1(u->excess[r]);
-        v16 s = v_set1(u->scale[r]);
-        V_EACH (c, OCT_PANEL / TILE) {
-            const int64_t at = (c * TILE + r) * TILE;
-            vi16 isum = vi_sub(load_sums(low + at), excess);
-            if (two)
-                isum = vi_add(isum, vi_shl(load_sums(high + at), 8));
-            float *t = u->t + r * OCT_PANEL + c * TILE;
-            v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
+    vi16 isum = vi_sub(load_sums(low), excess);
+    if (high)
+        isum = vi_add(isum, vi_shl(load_sums(high), 8));
+    v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
+}
+
+/* So many rows of the pending pass, as far as there are any. */
+V_INLINE void finish_rows(work *w, int64_t n)
+{
+    pending *u = &w->done;
+    const int64_t end = u->next + n < u->n_rows ? u->next + n : u->n_rows;
+    for (; u->next < end; u->next++) {
+        const int64_t r = u->next;
+        const vi16 excess = vi_set1(u->excess[r]);
+        const v16 s = v_set1(u->scale[r]);
+        float *t = u->t + r * OCT_PANEL;
+        if (w->passes == 2) {
+            V_EACH (c, 2)
+                finish_sums(w->sums[2 * c][r], w->sums[2 * c + 1][r], excess, s, t + c * TILE);
+        } else {
+            V_EACH (c, 4)
+                finish_sums(w->beside ? w->sums[c][r] : NULL, w->sums[c][r + w->beside], excess, s,
+                            t + c * TILE);
         }
     }
 }
@@ -271,8 +280,7 @@ static float *sum_of(const work *w, int64_t panel)
 /* y = fma(t, scale, y) for all panels, as the last thing of a group. */
 static void finish_group(work *w, int64_t group)
 {
-    finish_rows(w, 0, TILE);
-    w->done.n_rows = 0;
+    finish_rows(w, TILE);
     for (int64_t p = 0; p < w->a.n_panels; p++) {
         const uint16_t *scales = w->a.scales + (p * w->a.w->unit_groups + group) * OCT_PANEL;
         for (int64_t c = 0; c < OCT_PANEL; c += TILE) {
@@ -324,6 +332,7 @@ static void begin_block(work *w)
     const oct_act_layout *l = w->a.act;
     const int64_t at = (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
     w->block_steps = w->n_tiles * w->passes * w->b.n_steps * w->a.n_panels;
+    w->finish = (TILE + w->b.n_steps - 1) / w->b.n_steps;
     w->parity = !w->parity;
     for (int64_t r = 0; r < w->a.n_rows; r++) {
         const char *row = w->a.rows[r];
@@ -348,8 +357,10 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
     block next = w->b;
     panel_next(&w->a, &next, &panel);
     w->following = weights_of(&w->a, w->groups, &next, panel);
+    const int64_t lines = lines_of(w, &next);
     w->weights_ahead = (const char *)w->following;
-    w->weight_lines = (lines_of(w, &next) + 4 * steps - 1) / (4 * steps);
+    w->weights_end = w->weights_ahead + lines * LINE;
+    w->weight_lines = (lines + PARTS * steps - 1) / (PARTS * steps);
     if (w->groups == 2)
         expand_block(w, weights, 2);
     else if (w->groups == 4)
@@ -364,24 +375,6 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
     return weights;
 }
 
-/* Lines from w->weights_ahead on into L2; with near, 16 lines of it into L1. Volatile, to stay
- * between the tiles. */
-V_INLINE void fetch_weights(work *w, int64_t lines, const uint8_t *near)
-{
-    const char *far = w->weights_ahead;
-    w->weights_ahead += lines * LINE;
-    if (near) {
-        V_EACH (i, STEP_QUADS) {
-            __asm__ volatile("prefetcht0 %0" : : "m"(near[i * LINE]));
-            if (i < lines)
-                __asm__ volatile("prefetcht1 %0" : : "m"(far[i * LINE]));
-        }
-        return;
-    }
-    for (int64_t i = 0; i < lines; i++)
-        __asm__ volatile("prefetcht1 %0" : : "m"(far[i * LINE]));
-}
-
 V_INLINE void fetch_rows(work *w)
 {
     const int64_t digits = w->a.act->digits;
@@ -394,60 +387,133 @@ V_INLINE void fetch_rows(work *w)
     }
 }
 
-/* One digit of a tile of rows, or both; the tile before is finished in the first. fresh: the
- * weights are read for the first time, and each step's are brought from L2 in the step before. */
-V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack, bool fresh)
+/* A part of what is fetched in a step: the next block's weights into L2 and, of the next step's at
+ * near, two quads of so many sets of channels into L1. Volatile, to stay between the tiles. */
+V_INLINE void fetch_part(work *w, int part, int sets, const uint8_t *near)
+{
+    enum { QUADS = STEP_QUADS / PARTS };
+    const char *far = w->weights_ahead;
+    V_EACH (i, QUADS * (OCT_PANEL / TILE)) {
+        if (near && i < QUADS * sets) {
+            const uint8_t *quad = near + (part * QUADS + i / sets) * OCT_Q8_QUAD_BYTES;
+            __asm__ volatile("prefetcht0 %0" : : "m"(quad[i % sets * LINE]));
+        }
+        if (i < w->weight_lines && far < w->weights_end) {
+            __asm__ volatile("prefetcht1 %0" : : "m"(*far));
+            far += LINE;
+        }
+    }
+    w->weights_ahead = far;
+}
+
+/* What a step does beside its tiles, a part of it behind each of PARTS tile instructions. */
+V_INLINE void beside(work *w, int part, int sets, const uint8_t *near)
+{
+    fetch_part(w, part, sets, near);
+    if (part == 3)
+        finish_rows(w, w->finish);
+    if (part == 5)
+        for (int64_t i = 0; i < w->packs; i++)
+            pack_next(w);
+    if (part == PARTS - 1)
+        fetch_rows(w);
+}
+
+/* A step of one tile of rows, all channels. */
+V_INLINE void step_all(work *w, const uint8_t *u, const uint8_t *near)
+{
+    if (w->n_tiles <= KEPT_TILES)
+        tile_load(4, w->packed[w->slot], STEP);
+    else
+        tile_load_once(4, w->packed[w->slot], STEP);
+    tile_load(5, u, OCT_Q8_QUAD_BYTES);
+    beside(w, 0, 4, near);
+    tile_dot(0, 4, 5);
+    beside(w, 1, 4, near);
+    tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 2, 4, near);
+    tile_dot(1, 4, 6);
+    beside(w, 3, 4, near);
+    tile_load(7, u + 2 * LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 4, 4, near);
+    tile_dot(2, 4, 7);
+    beside(w, 5, 4, near);
+    tile_load(5, u + 3 * LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 6, 4, near);
+    tile_dot(3, 4, 5);
+    beside(w, 7, 4, near);
+    w->slot = next_slot(w, w->slot);
+}
+
+/* A step of two tiles, the digits of some rows, half of the channels. */
+V_INLINE void step_half(work *w, const uint8_t *u, const uint8_t *near)
+{
+    const int64_t low = next_slot(w, w->slot);
+    if (w->n_tiles <= KEPT_TILES) {
+        tile_load(4, w->packed[w->slot], STEP);
+        beside(w, 0, 2, near);
+        tile_load(5, w->packed[low], STEP);
+    } else {
+        tile_load_once(4, w->packed[w->slot], STEP);
+        beside(w, 0, 2, near);
+        tile_load_once(5, w->packed[low], STEP);
+    }
+    beside(w, 1, 2, near);
+    tile_load(6, u, OCT_Q8_QUAD_BYTES);
+    beside(w, 2, 2, near);
+    tile_dot(0, 4, 6);
+    beside(w, 3, 2, near);
+    tile_dot(1, 5, 6);
+    beside(w, 4, 2, near);
+    tile_load(7, u + LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 5, 2, near);
+    tile_dot(2, 4, 7);
+    beside(w, 6, 2, near);
+    tile_dot(3, 5, 7);
+    beside(w, 7, 2, near);
+    w->slot = next_slot(w, low);
+}
+
+/* All channels of a tile of rows, or half of them with both digits; the pass before is finished.
+ * fresh: the weights are read for the first time, and each step's are brought from L2 in the step
+ * before. */
+V_NOINLINE void pass_run(work *w, const uint8_t *weights, int pass, bool fresh)
 {
     const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;
-    const int64_t finish = (TILE + n_steps - 1) / n_steps; /* rows a step */
-    const int first = first_digit(w);
+    const int64_t at = pass * 2 * LINE; /* in a quad */
+    const bool halves = w->passes == 2;
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
     for (int64_t i = 0; i < n_steps; i++) {
         const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
-        const uint8_t *next = i + 1 < n_steps ? u + STEP_QUADS * OCT_Q8_QUAD_BYTES : w->following;
-        const int64_t part = w->weight_lines;
-#define NEAR(k) fresh ? next + (k)*TILE *LINE : NULL
-        tile_load_once(4, w->packed[w->slot], STEP);
-        tile_load(5, u, OCT_Q8_QUAD_BYTES);
-        tile_dot(0, 4, 5);
-        fetch_weights(w, part, NEAR(0));
-        tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
-        tile_dot(1, 4, 6);
-        fetch_weights(w, part, NEAR(1));
-        tile_load(7, u + 2 * LINE, OCT_Q8_QUAD_BYTES);
-        tile_dot(2, 4, 7);
-        fetch_weights(w, part, NEAR(2));
-        tile_load(5, u + 3 * LINE, OCT_Q8_QUAD_BYTES);
-        tile_dot(3, 4, 5);
-        fetch_weights(w, part, NEAR(3));
-#undef NEAR
-        w->slot = next_slot(w, w->slot);
-        if (pack)
-            pack_next(w);
-        if (digit == first)
-            finish_rows(w, i * finish, (i + 1) * finish);
-        fetch_rows(w);
+        const uint8_t *next = u + STEP_QUADS * OCT_Q8_QUAD_BYTES + at;
+        if (i + 1 == n_steps)
+            next = pass + 1 < w->passes ? weights + 2 * LINE : w->following;
+        if (halves)
+            step_half(w, u + at, fresh ? next : NULL);
+        else
+            step_all(w, u, fresh ? next : NULL);
     }
-    int32_t(*sums)[TILE][TILE] = w->sums[digit];
-    tile_store(0, sums[0], LINE);
-    tile_store(1, sums[1], LINE);
-    tile_store(2, sums[2], LINE);
-    tile_store(3, sums[3], LINE);
+    tile_store(0, w->sums[0], LINE);
+    tile_store(1, w->sums[1], LINE);
+    tile_store(2, w->sums[2], LINE);
+    tile_store(3, w->sums[3], LINE);
 }
 
 static void tile_run(work *w, const uint8_t *weights, int64_t panel, int64_t tile)
 {
-    const int64_t row = tile * TILE, left = w->a.n_rows - row;
-    const int first = first_digit(w);
-    for (int digit = first; digit < first + w->passes; digit++)
-        pass_run(w, weights, digit, panel == 0, tile == 0 && digit == first && !w->groups);
-    w->done = (pending){.n_rows = left < TILE ? left : TILE,
-                        .scale = w->scale[w->parity] + row,
-                        .excess = w->excess[w->parity] + row,
-                        .t = sum_of(w, panel) + row * OCT_PANEL};
+    const int64_t row = tile * TILE, left = w->a.n_rows - row, slot = w->slot;
+    for (int pass = 0; pass < w->passes; pass++) {
+        w->slot = slot;
+        w->packs = panel == 0 && pass == 0 ? w->passes : 0;
+        pass_run(w, weights, pass, tile == 0 && !w->groups);
+        w->done = (pending){.n_rows = left < TILE ? left : TILE,
+                            .scale = w->scale[w->parity] + row,
+                            .excess = w->excess[w->parity] + row,
+                            .t = sum_of(w, panel) + row * OCT_PANEL + pass * 2 * TILE};
+    }
 }
 
 static void block_run(work *w)
@@ -472,14 +538,14 @@ static void chunk_run(work *w)
     w->passes = w->beside ? 1 : w->a.act->digits;
     w->b = (block){0};
     block_size(&w->a, &w->b);
-    w->n_slots = (w->a.n_panels > 1 ? w->n_tiles * w->passes * w->b.n_steps : 1) + AHEAD;
+    w->n_slots = ((w->a.n_panels > 1 ? w->n_tiles : 1) * w->b.n_steps + AHEAD) * w->passes;
     w->parity = w->slot = 0;
-    w->done.n_rows = 0;
+    w->done = (pending){0};
     w->pack = w->b;
     w->pack_tile = w->pack_step = w->pack_slot = 0;
     w->pack_digit = first_digit(w);
     pack_tile(w);
-    for (int i = 0; i < AHEAD; i++)
+    for (int i = 0; i < AHEAD * w->passes; i++)
         pack_next(w);
     for (int64_t group = 0; group < l->unit_groups; group++) {
         begin_group(w);
