@@ -8,20 +8,22 @@
  *
  * THE LOOP. A chunk of rows goes through the panels group by group and block by block (512 inputs),
  * each block through all panels, each panel through tiles of 16 rows, each tile through its passes.
- * A pass is 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs: both digits of the rows by half of
- * the channels, so that a step loads two tiles of rows, two of weights, and forms 4 products. Weights
- * are loaded once for 16 rows; they and the two tiles of a step's rows fit L1 together. With more
- * rows their tiles come from L2, by the form of the load that leaves them out of L1, else they push
- * the weights out.
+ * A pass is 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs: both digits of the rows by half
+ * of the channels, so that a step loads two tiles of rows, two of weights, and forms 4 products.
+ * Weights are loaded once for 16 rows; they and the two tiles of a step's rows fit L1 together.
+ * With more rows their tiles come from L2, by the form of the load that leaves them out of L1, else
+ * they push the weights out.
  *
- * Up to 8 rows of two digits are one tile, the high digits beside the low ones, and so are 16 rows of
- * one digit: one pass of all channels, 5 loads for 4 products.
+ * Up to 8 rows of two digits are one tile, the high digits beside the low ones, and so are 16 rows
+ * of one digit: one pass of all channels, 5 loads for 4 products.
  *
  * What a step costs depends on who else runs on the core. In cycles of an Emerald Rapids: a product
  * 16 and a load 8, side by side, while the other hardware thread is idle; 45 and 30, one after the
  * other, while it is busy, be it with nothing but integers. Then little but the number of tile
- * instructions counts, and what is between two of them is free for that long. So everything else is
- * dealt to the places behind each of them, in equal parts.
+ * instructions counts, and what is between two of them is free for that long: everything else is
+ * dealt to the places behind each of them. While it is idle, it is the number of all instructions
+ * (440 a step with 128 rows), and that no more lines are being fetched than the tile loads leave
+ * buffers for: so the next panel's weights are fetched evenly over all of this one's steps.
  *
  * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
  * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
@@ -141,7 +143,7 @@ typedef struct pending {
 /* Lies on the stack: 212 KiB. */
 typedef struct work {
     _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, step, digit */
-    _Alignas(64) int32_t sums[4][TILE][TILE];      /* of a pass: [channels] or [channels][digit] */
+    _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][set][row][channel] */
     _Alignas(
         64) uint8_t tail[STEP_QUADS][OCT_Q8_QUAD_BYTES]; /* last weights of a group, then zeros */
     _Alignas(64) float t[CHUNK][OCT_PANEL];
@@ -158,7 +160,7 @@ typedef struct work {
     int64_t n_tiles;  /* of rows */
     int64_t n_slots;  /* of the ring: what is used again and what is ahead */
     int64_t finish;   /* rows a step */
-    int64_t packs;    /* tiles a step */
+    bool packs;       /* in this pass */
 
     /* use */
     block b;
@@ -168,18 +170,18 @@ typedef struct work {
 
     /* packing: it walks the blocks' first panels */
     block pack;
-    int64_t pack_tile, pack_digit, pack_step, pack_slot;
+    int64_t pack_tile, pack_step, pack_slot;
     const int8_t *pack_row[TILE]; /* digits 0 of the tile's inputs */
 
     /* fetching */
     const uint8_t *following; /* of the next panel */
     const char *weights_ahead;
-    const char *weights_end;
-    int64_t weight_lines; /* a part of a step */
-    size_t rows_ahead;    /* offset of the next block in a row */
-    int64_t block_steps;  /* in all panels of the block */
-    int64_t rows_left;    /* to fetch, one digit each */
-    int64_t credit;       /* grows with each step; a digit of a row costs block_steps */
+    int64_t weight_lines, weight_credit; /* the second grows by the first with each part */
+    int64_t fetches;                     /* of a panel; what a line costs */
+    size_t rows_ahead;                   /* offset of the next block in a row */
+    int64_t block_steps;                 /* in all panels of the block */
+    int64_t rows_left;                   /* to fetch, one digit each */
+    int64_t credit; /* grows with each step; a digit of a row costs block_steps */
 } work;
 
 /* The digits of an activation are those from the first one to 1. */
@@ -212,24 +214,28 @@ V_INLINE void copy_line(int8_t *to, const int8_t *from)
     v_store((float *)(void *)to, v_load((const float *)(const void *)from));
 }
 
-V_INLINE int64_t next_slot(const work *w, int64_t slot)
+V_INLINE int64_t slot_after(const work *w, int64_t slot, int64_t n)
 {
-    return slot + 1 < w->n_slots ? slot + 1 : 0;
+    return slot + n < w->n_slots ? slot + n : slot + n - w->n_slots;
 }
 
-/* One digit of the inputs of a step. */
-V_INLINE void pack_next(work *w)
+V_INLINE void pack_slot(work *w, int64_t digit)
 {
-    if (w->pack.group == w->a.w->unit_groups)
-        return;
-    const int64_t at = w->pack_step * STEP + w->pack_digit * plane_bytes(w);
+    const int64_t at = w->pack_step * STEP + digit * plane_bytes(w);
     int8_t(*slot)[STEP] = w->packed[w->pack_slot];
     V_EACH (r, TILE)
         copy_line(slot[r], w->pack_row[r] + at);
-    w->pack_slot = next_slot(w, w->pack_slot);
-    if (++w->pack_digit < first_digit(w) + w->passes)
+    w->pack_slot = slot_after(w, w->pack_slot, 1);
+}
+
+/* The inputs of a step, in one digit or, if a pass is of half of the channels, both. */
+V_INLINE void pack_next(work *w, bool halves)
+{
+    if (w->pack.group == w->a.w->unit_groups)
         return;
-    w->pack_digit = first_digit(w);
+    pack_slot(w, first_digit(w));
+    if (halves)
+        pack_slot(w, 1);
     if (++w->pack_step < w->pack.n_steps)
         return;
     w->pack_step = 0;
@@ -243,33 +249,26 @@ V_INLINE void pack_next(work *w)
 
 /* ---- epilogue ---- */
 
-V_INLINE void finish_sums(const int32_t *high, const int32_t *low, vi16 excess, v16 s, float *t)
+/* So many rows of the pending pass, as far as there are any, in so many sets of 16 channels. */
+V_INLINE void finish_rows(work *w, int64_t n, int sets)
 {
-    vi16 isum = vi_sub(load_sums(low), excess);
-    if (high)
-        isum = vi_add(isum, vi_shl(load_sums(high), 8));
-    v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
-}
-
-/* So many rows of the pending pass, as far as there are any. */
-V_INLINE void finish_rows(work *w, int64_t n)
-{
-    pending *u = &w->done;
-    const int64_t end = u->next + n < u->n_rows ? u->next + n : u->n_rows;
-    for (; u->next < end; u->next++) {
-        const int64_t r = u->next;
-        const vi16 excess = vi_set1(u->excess[r]);
-        const v16 s = v_set1(u->scale[r]);
-        float *t = u->t + r * OCT_PANEL;
-        if (w->passes == 2) {
-            V_EACH (c, 2)
-                finish_sums(w->sums[2 * c][r], w->sums[2 * c + 1][r], excess, s, t + c * TILE);
-        } else {
-            V_EACH (c, 4)
-                finish_sums(w->beside ? w->sums[c][r] : NULL, w->sums[c][r + w->beside], excess, s,
-                            t + c * TILE);
+    const pending u = w->done;
+    const bool two = w->a.act->digits == 2;
+    const int64_t left = u.n_rows - u.next, end = u.next + (n < left ? n : left);
+    const int32_t *high = w->sums[0][0][u.next];
+    const int32_t *low = w->sums[!w->beside][0][u.next + w->beside];
+    float *t = u.t + u.next * OCT_PANEL;
+    for (int64_t r = u.next; r < end; r++, high += TILE, low += TILE, t += OCT_PANEL) {
+        const vi16 excess = vi_set1(u.excess[r]);
+        const v16 s = v_set1(u.scale[r]);
+        V_EACH (c, sets) {
+            vi16 isum = vi_sub(load_sums(low + c * TILE * TILE), excess);
+            if (two)
+                isum = vi_add(isum, vi_shl(load_sums(high + c * TILE * TILE), 8));
+            v_store(t + c * TILE, v_fma(v_of_vi(isum), s, v_load(t + c * TILE)));
         }
     }
+    w->done.next = end;
 }
 
 static float *sum_of(const work *w, int64_t panel)
@@ -280,7 +279,10 @@ static float *sum_of(const work *w, int64_t panel)
 /* y = fma(t, scale, y) for all panels, as the last thing of a group. */
 static void finish_group(work *w, int64_t group)
 {
-    finish_rows(w, TILE);
+    if (w->passes == 2)
+        finish_rows(w, TILE, 2);
+    else
+        finish_rows(w, TILE, 4);
     for (int64_t p = 0; p < w->a.n_panels; p++) {
         const uint16_t *scales = w->a.scales + (p * w->a.w->unit_groups + group) * OCT_PANEL;
         for (int64_t c = 0; c < OCT_PANEL; c += TILE) {
@@ -331,7 +333,9 @@ static void begin_block(work *w)
 {
     const oct_act_layout *l = w->a.act;
     const int64_t at = (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
-    w->block_steps = w->n_tiles * w->passes * w->b.n_steps * w->a.n_panels;
+    const int64_t steps = w->n_tiles * w->passes * w->b.n_steps; /* in a panel */
+    w->fetches = steps * PARTS / 2;
+    w->block_steps = steps * w->a.n_panels;
     w->finish = (TILE + w->b.n_steps - 1) / w->b.n_steps;
     w->parity = !w->parity;
     for (int64_t r = 0; r < w->a.n_rows; r++) {
@@ -353,14 +357,12 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
 {
     const uint8_t *weights = weights_of(&w->a, w->groups, &w->b, panel);
     const int64_t over = w->b.n_quads % STEP_QUADS;
-    const int64_t steps = w->n_tiles * w->passes * w->b.n_steps;
     block next = w->b;
     panel_next(&w->a, &next, &panel);
     w->following = weights_of(&w->a, w->groups, &next, panel);
-    const int64_t lines = lines_of(w, &next);
     w->weights_ahead = (const char *)w->following;
-    w->weights_end = w->weights_ahead + lines * LINE;
-    w->weight_lines = (lines + PARTS * steps - 1) / (PARTS * steps);
+    w->weight_lines = lines_of(w, &next);
+    w->weight_credit = 0;
     if (w->groups == 2)
         expand_block(w, weights, 2);
     else if (w->groups == 4)
@@ -387,34 +389,33 @@ V_INLINE void fetch_rows(work *w)
     }
 }
 
-/* A part of what is fetched in a step: the next block's weights into L2 and, of the next step's at
- * near, two quads of so many sets of channels into L1. Volatile, to stay between the tiles. */
-V_INLINE void fetch_part(work *w, int part, int sets, const uint8_t *near)
+/* A part of the next panel's weights into L2. Volatile, to stay between the tiles. */
+V_INLINE void fetch_weights(work *w)
+{
+    const char *far = w->weights_ahead;
+    int64_t credit = w->weight_credit + w->weight_lines;
+    for (; credit >= w->fetches; credit -= w->fetches, far += LINE)
+        __asm__ volatile("prefetcht1 %0" : : "m"(*far));
+    w->weights_ahead = far;
+    w->weight_credit = credit;
+}
+
+/* What a step does beside its tiles, a part of it behind each of PARTS tile instructions. Of the
+ * next step's weights at near, two quads of so many sets of channels come into L1. */
+V_INLINE void beside(work *w, int part, int sets, const uint8_t *near)
 {
     enum { QUADS = STEP_QUADS / PARTS };
-    const char *far = w->weights_ahead;
-    V_EACH (i, QUADS * (OCT_PANEL / TILE)) {
-        if (near && i < QUADS * sets) {
+    if (near)
+        V_EACH (i, QUADS * sets) {
             const uint8_t *quad = near + (part * QUADS + i / sets) * OCT_Q8_QUAD_BYTES;
             __asm__ volatile("prefetcht0 %0" : : "m"(quad[i % sets * LINE]));
         }
-        if (i < w->weight_lines && far < w->weights_end) {
-            __asm__ volatile("prefetcht1 %0" : : "m"(*far));
-            far += LINE;
-        }
-    }
-    w->weights_ahead = far;
-}
-
-/* What a step does beside its tiles, a part of it behind each of PARTS tile instructions. */
-V_INLINE void beside(work *w, int part, int sets, const uint8_t *near)
-{
-    fetch_part(w, part, sets, near);
+    if (part & 1)
+        fetch_weights(w);
     if (part == 3)
-        finish_rows(w, w->finish);
-    if (part == 5)
-        for (int64_t i = 0; i < w->packs; i++)
-            pack_next(w);
+        finish_rows(w, w->finish, sets);
+    if (part == 5 && w->packs)
+        pack_next(w, sets == 2);
     if (part == PARTS - 1)
         fetch_rows(w);
 }
@@ -442,13 +443,12 @@ V_INLINE void step_all(work *w, const uint8_t *u, const uint8_t *near)
     beside(w, 6, 4, near);
     tile_dot(3, 4, 5);
     beside(w, 7, 4, near);
-    w->slot = next_slot(w, w->slot);
 }
 
 /* A step of two tiles, the digits of some rows, half of the channels. */
 V_INLINE void step_half(work *w, const uint8_t *u, const uint8_t *near)
 {
-    const int64_t low = next_slot(w, w->slot);
+    const int64_t low = w->slot + 1;
     if (w->n_tiles <= KEPT_TILES) {
         tile_load(4, w->packed[w->slot], STEP);
         beside(w, 0, 2, near);
@@ -471,7 +471,23 @@ V_INLINE void step_half(work *w, const uint8_t *u, const uint8_t *near)
     beside(w, 6, 2, near);
     tile_dot(3, 5, 7);
     beside(w, 7, 2, near);
-    w->slot = next_slot(w, low);
+}
+
+V_INLINE void pass_steps(work *w, const uint8_t *weights, int pass, bool halves, bool fresh)
+{
+    const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;
+    const int64_t at = pass * 2 * LINE; /* in a quad */
+    for (int64_t i = 0; i < n_steps; i++) {
+        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
+        const uint8_t *next = u + STEP_QUADS * OCT_Q8_QUAD_BYTES + at;
+        if (i + 1 == n_steps)
+            next = halves && pass == 0 ? weights + 2 * LINE : w->following;
+        if (halves)
+            step_half(w, u + at, fresh ? next : NULL);
+        else
+            step_all(w, u, fresh ? next : NULL);
+        w->slot = slot_after(w, w->slot, halves ? 2 : 1);
+    }
 }
 
 /* All channels of a tile of rows, or half of them with both digits; the pass before is finished.
@@ -479,27 +495,24 @@ V_INLINE void step_half(work *w, const uint8_t *u, const uint8_t *near)
  * before. */
 V_NOINLINE void pass_run(work *w, const uint8_t *weights, int pass, bool fresh)
 {
-    const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;
-    const int64_t at = pass * 2 * LINE; /* in a quad */
-    const bool halves = w->passes == 2;
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    for (int64_t i = 0; i < n_steps; i++) {
-        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
-        const uint8_t *next = u + STEP_QUADS * OCT_Q8_QUAD_BYTES + at;
-        if (i + 1 == n_steps)
-            next = pass + 1 < w->passes ? weights + 2 * LINE : w->following;
-        if (halves)
-            step_half(w, u + at, fresh ? next : NULL);
-        else
-            step_all(w, u, fresh ? next : NULL);
+    if (w->passes == 2) {
+        pass_steps(w, weights, pass, true, fresh);
+        tile_store(0, w->sums[0][0], LINE);
+        tile_store(1, w->sums[1][0], LINE);
+        tile_store(2, w->sums[0][1], LINE);
+        tile_store(3, w->sums[1][1], LINE);
+    } else {
+        pass_steps(w, weights, pass, false, fresh);
+        int32_t(*sums)[TILE][TILE] = w->sums[first_digit(w)];
+        tile_store(0, sums[0], LINE);
+        tile_store(1, sums[1], LINE);
+        tile_store(2, sums[2], LINE);
+        tile_store(3, sums[3], LINE);
     }
-    tile_store(0, w->sums[0], LINE);
-    tile_store(1, w->sums[1], LINE);
-    tile_store(2, w->sums[2], LINE);
-    tile_store(3, w->sums[3], LINE);
 }
 
 static void tile_run(work *w, const uint8_t *weights, int64_t panel, int64_t tile)
@@ -507,7 +520,7 @@ static void tile_run(work *w, const uint8_t *weights, int64_t panel, int64_t til
     const int64_t row = tile * TILE, left = w->a.n_rows - row, slot = w->slot;
     for (int pass = 0; pass < w->passes; pass++) {
         w->slot = slot;
-        w->packs = panel == 0 && pass == 0 ? w->passes : 0;
+        w->packs = panel == 0 && pass == 0;
         pass_run(w, weights, pass, tile == 0 && !w->groups);
         w->done = (pending){.n_rows = left < TILE ? left : TILE,
                             .scale = w->scale[w->parity] + row,
@@ -543,10 +556,9 @@ static void chunk_run(work *w)
     w->done = (pending){0};
     w->pack = w->b;
     w->pack_tile = w->pack_step = w->pack_slot = 0;
-    w->pack_digit = first_digit(w);
     pack_tile(w);
-    for (int i = 0; i < AHEAD * w->passes; i++)
-        pack_next(w);
+    for (int i = 0; i < AHEAD; i++)
+        pack_next(w, w->passes == 2);
     for (int64_t group = 0; group < l->unit_groups; group++) {
         begin_group(w);
         for (; w->b.group == group; block_next(&w->a, &w->b))
