@@ -252,7 +252,7 @@ static tile_needs needs_of_rows(const linear_shape *s, int64_t n_panels, int64_t
         const int64_t left = s->group_in - at < block ? s->group_in - at : block;
         n.stores += 4 * tiles;
         n.dots += 4 * tiles * ((left + 63) / 64);
-        n.loads += 5 * tiles * ((left + 63) / 64);
+        n.loads += (a_tile == 2 ? 4 : 5) * tiles * ((left + 63) / 64);
     }
     return n;
 }

@@ -7,36 +7,34 @@
  * sum q a = sum (q + 128) a - 128 sum a, exactly, modulo 2^32.
  *
  * THE LOOP. A chunk of rows goes through the panels group by group and block by block (512 inputs),
- * each block through all panels, each panel through tiles of 16 rows, each tile through its digits.
- * That is a pass: 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs; a step needs one tile of
- * activations and four of weights. In cycles of a Sapphire Rapids core, by Intel's figures:
- *     4 products of 16                                     64 of the tile unit
- *     5 tile loads of 16 lines, two lines a cycle          40 of the load ports
- *     packing (below): 16 lines, a load and a store each    8
- *     a sixteenth of the epilogue: 4 registers, 3 loads     6
- * so that the tile unit is the bound. (With one digit, in blocks of 256, the epilogue takes 16 a
- * step, and the load ports are as busy as the tile unit.) Both digits, or 32 rows, by 32 channels
- * need only 4 tile loads for 4 products, but fetch twice as many lines of the rows from L2, and
- * their weights, half of each quad, crowd into half of the sets of L1. Here the block's 32 KiB lie
- * in it evenly, 8 of 12 ways, and each line of the rows is loaded once for a panel, by the form of
- * the instruction that leaves it out of L1: else the rows, which are never used twice from there,
- * push out the weights, and a step beside stores and epilogue takes 1.5 times the tile unit's
- * cycles instead of 1.2 (measured). The same on that machine, 128 rows: 55 % of the tile unit's
- * peak; without packing 60, nor epilogue 70, nor storing sums 77 %.
+ * each block through all panels, each panel through tiles of 16 rows, each tile through its passes.
+ * A pass is 4 sums of 16 rows x 16 channels, 8 steps of 64 inputs: both digits of the rows by half
+ * of the channels, so that a step loads two tiles of rows, two of weights, and forms 4 products.
+ * Weights are loaded once for 16 rows; they and the two tiles of a step's rows fit L1 together.
+ * With more rows their tiles come from L2, by the form of the load that leaves them out of L1, else
+ * they push the weights out.
  *
- * Up to 8 rows of two digits are one tile, the high digits beside the low ones: one pass, which is
- * bound by memory.
+ * Up to 8 rows of two digits are one tile, the high digits beside the low ones, and so are 16 rows
+ * of one digit: one pass of all channels, 5 loads for 4 products.
+ *
+ * What a step costs depends on who else runs on the core. In cycles of an Emerald Rapids: a product
+ * 16 and a load 8, side by side, while the other hardware thread is idle; 45 and 30, one after the
+ * other, while it is busy, be it with nothing but integers. Then little but the number of tile
+ * instructions counts, and what is between two of them is free for that long: everything else is
+ * dealt to the places behind each of them. While it is idle, it is the number of all instructions
+ * (440 a step with 128 rows), and that no more lines are being fetched than the tile loads leave
+ * buffers for: so the next panel's weights are fetched evenly over all of this one's steps.
  *
  * Rows are anywhere in memory (tokens sorted by expert), and mostly not in L2: 128 rows of 6144
  * inputs are 1.5 MiB. So the first panel packs its block of them, 128 KiB at most, into tiles that
  * lie one behind the other and stay in L2 for the other panels. This is why several panels a call
- * pay: with one, every line of the rows comes from L3 for 64 channels. (A step with packing takes
- * as long as two without.)
+ * pay: with one, every line of the rows comes from L3 for 64 channels, and reading 8 rows' weights
+ * reaches 81 % of the read probe instead of 90.
  *
  * Three things run beside the products, because none may wait for the others:
  *   - packing, AHEAD steps before the use: tile loads are not served from the store buffer, and a
  *     miss of a tile load holds up all that follows;
- *   - the epilogue of the tile before: from its sums in memory to t = fma(isum, s, t). At the end
+ *   - the epilogue of the pass before: from its sums in memory to t = fma(isum, s, t). At the end
  *     of a pass the tile unit only waits for 4 tile stores, 16 cycles each;
  *   - fetching the next block's weights from memory, and its rows from L3, a share in each step.
  *
@@ -64,7 +62,9 @@ enum {
     FEW_ROWS = 3,        /* up to this many rows are memory-bound: the AVX-512 kernel takes them; */
     FEW_ROWS_TURNED = 2, /* of q4, of which more than that are the tiles' (k_amx_q4.h) */
     AHEAD = 3,           /* steps from packing to use */
-    SLOTS = 2 * CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD,
+    SLOTS = 2 * (CHUNK / TILE * (OCT_ACT_BLOCK / STEP) + AHEAD),
+    KEPT_TILES = 1, /* of rows, that fit L1 beside the weights */
+    PARTS = 8,      /* of a step: tile instructions with fetches behind them */
     LINE = 64
 };
 
@@ -132,18 +132,18 @@ V_INLINE vi16 load_sums(const int32_t *p)
 
 /* ---- all others ---- */
 
-/* A tile of rows whose sums are in memory. */
+/* A pass whose sums are in memory. */
 typedef struct pending {
-    int64_t n_rows;
+    int64_t next, n_rows;  /* rows that are not finished */
     const float *scale;    /* [n_rows] */
     const int32_t *excess; /* [n_rows] 128 x the sum of the block's activations */
-    float *t;              /* [n_rows][64] */
+    float *t;              /* [n_rows][64], from the pass's first channel on */
 } pending;
 
 /* Lies on the stack: 212 KiB. */
 typedef struct work {
-    _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, digit, step */
-    _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][tile][row][channel] */
+    _Alignas(64) int8_t packed[SLOTS][TILE][STEP]; /* a ring; by tile of rows, step, digit */
+    _Alignas(64) int32_t sums[2][OCT_PANEL / TILE][TILE][TILE]; /* [digit][set][row][channel] */
     _Alignas(
         64) uint8_t tail[STEP_QUADS][OCT_Q8_QUAD_BYTES]; /* last weights of a group, then zeros */
     _Alignas(64) float t[CHUNK][OCT_PANEL];
@@ -154,31 +154,34 @@ typedef struct work {
     oct_linear_args a; /* of the chunk */
     int groups;        /* of 64 inputs of q4; 0: q8 */
     int beside; /* rows of a tile from a row's digit 0 to its digit 1; 0: tiles of their own */
-    int passes; /* of a tile of rows: one for each digit, or for both */
+    int passes; /* of a tile of rows; with two, each takes half of the channels and both digits */
     int64_t y_stride; /* from a panel of y to the next */
     float *sum;       /* t of all panels: [n_panels][n_rows][64] with the stride of y, or t above */
     int64_t n_tiles;  /* of rows */
     int64_t n_slots;  /* of the ring: what is used again and what is ahead */
+    int64_t finish;   /* rows a step */
+    bool packs;       /* in this pass */
 
     /* use */
     block b;
     int64_t parity; /* of the block */
-    int64_t slot;   /* of the next step */
+    int64_t slot;   /* of the next tile */
     pending done;
 
     /* packing: it walks the blocks' first panels */
     block pack;
-    int64_t pack_tile, pack_digit, pack_step, pack_slot;
+    int64_t pack_tile, pack_step, pack_slot;
     const int8_t *pack_row[TILE]; /* digits 0 of the tile's inputs */
 
     /* fetching */
     const uint8_t *following; /* of the next panel */
     const char *weights_ahead;
-    int64_t weight_lines; /* a quarter of a step */
-    size_t rows_ahead;    /* offset of the next block in a row */
-    int64_t block_steps;  /* in all panels of the block */
-    int64_t rows_left;    /* to fetch, one digit each */
-    int64_t credit;       /* grows with each step; a digit of a row costs block_steps */
+    int64_t weight_lines, weight_credit; /* the second grows by the first with each part */
+    int64_t fetches;                     /* of a panel; what a line costs */
+    size_t rows_ahead;                   /* offset of the next block in a row */
+    int64_t block_steps;                 /* in all panels of the block */
+    int64_t rows_left;                   /* to fetch, one digit each */
+    int64_t credit; /* grows with each step; a digit of a row costs block_steps */
 } work;
 
 /* The digits of an activation are those from the first one to 1. */
@@ -211,27 +214,31 @@ V_INLINE void copy_line(int8_t *to, const int8_t *from)
     v_store((float *)(void *)to, v_load((const float *)(const void *)from));
 }
 
-V_INLINE int64_t next_slot(const work *w, int64_t slot)
+V_INLINE int64_t slot_after(const work *w, int64_t slot, int64_t n)
 {
-    return slot + 1 < w->n_slots ? slot + 1 : 0;
+    return slot + n < w->n_slots ? slot + n : slot + n - w->n_slots;
 }
 
-/* The inputs of one step in one digit. */
-V_INLINE void pack_next(work *w)
+V_INLINE void pack_slot(work *w, int64_t digit)
 {
-    if (w->pack.group == w->a.w->unit_groups)
-        return;
-    const int64_t at = w->pack_step * STEP + w->pack_digit * plane_bytes(w);
+    const int64_t at = w->pack_step * STEP + digit * plane_bytes(w);
     int8_t(*slot)[STEP] = w->packed[w->pack_slot];
     V_EACH (r, TILE)
         copy_line(slot[r], w->pack_row[r] + at);
-    w->pack_slot = next_slot(w, w->pack_slot);
+    w->pack_slot = slot_after(w, w->pack_slot, 1);
+}
+
+/* The inputs of a step, in one digit or, if a pass is of half of the channels, both. */
+V_INLINE void pack_next(work *w, bool halves)
+{
+    if (w->pack.group == w->a.w->unit_groups)
+        return;
+    pack_slot(w, first_digit(w));
+    if (halves)
+        pack_slot(w, 1);
     if (++w->pack_step < w->pack.n_steps)
         return;
     w->pack_step = 0;
-    if (++w->pack_digit < first_digit(w) + w->passes)
-        return;
-    w->pack_digit = first_digit(w);
     if (++w->pack_tile == w->n_tiles) {
         w->pack_tile = 0;
         block_next(&w->a, &w->pack);
@@ -242,25 +249,26 @@ V_INLINE void pack_next(work *w)
 
 /* ---- epilogue ---- */
 
-/* Rows [from, end) of the pending tile, as far as there are any. */
-V_INLINE void finish_rows(work *w, int64_t from, int64_t end)
+/* So many rows of the pending pass, as far as there are any, in so many sets of 16 channels. */
+V_INLINE void finish_rows(work *w, int64_t n, int sets)
 {
-    const pending *u = &w->done;
+    const pending u = w->done;
     const bool two = w->a.act->digits == 2;
-    const int32_t *high = w->sums[0][0][0], *low = w->sums[!w->beside][0][w->beside];
-    end = end < u->n_rows ? end : u->n_rows;
-    for (int64_t r = from; r < end; r++) {
-        vi16 excess = vi_set1(u->excess[r]);
-        v16 s = v_set1(u->scale[r]);
-        V_EACH (c, OCT_PANEL / TILE) {
-            const int64_t at = (c * TILE + r) * TILE;
-            vi16 isum = vi_sub(load_sums(low + at), excess);
+    const int64_t left = u.n_rows - u.next, end = u.next + (n < left ? n : left);
+    const int32_t *high = w->sums[0][0][u.next];
+    const int32_t *low = w->sums[!w->beside][0][u.next + w->beside];
+    float *t = u.t + u.next * OCT_PANEL;
+    for (int64_t r = u.next; r < end; r++, high += TILE, low += TILE, t += OCT_PANEL) {
+        const vi16 excess = vi_set1(u.excess[r]);
+        const v16 s = v_set1(u.scale[r]);
+        V_EACH (c, sets) {
+            vi16 isum = vi_sub(load_sums(low + c * TILE * TILE), excess);
             if (two)
-                isum = vi_add(isum, vi_shl(load_sums(high + at), 8));
-            float *t = u->t + r * OCT_PANEL + c * TILE;
-            v_store(t, v_fma(v_of_vi(isum), s, v_load(t)));
+                isum = vi_add(isum, vi_shl(load_sums(high + c * TILE * TILE), 8));
+            v_store(t + c * TILE, v_fma(v_of_vi(isum), s, v_load(t + c * TILE)));
         }
     }
+    w->done.next = end;
 }
 
 static float *sum_of(const work *w, int64_t panel)
@@ -271,8 +279,10 @@ static float *sum_of(const work *w, int64_t panel)
 /* y = fma(t, scale, y) for all panels, as the last thing of a group. */
 static void finish_group(work *w, int64_t group)
 {
-    finish_rows(w, 0, TILE);
-    w->done.n_rows = 0;
+    if (w->passes == 2)
+        finish_rows(w, TILE, 2);
+    else
+        finish_rows(w, TILE, 4);
     for (int64_t p = 0; p < w->a.n_panels; p++) {
         const uint16_t *scales = w->a.scales + (p * w->a.w->unit_groups + group) * OCT_PANEL;
         for (int64_t c = 0; c < OCT_PANEL; c += TILE) {
@@ -323,7 +333,10 @@ static void begin_block(work *w)
 {
     const oct_act_layout *l = w->a.act;
     const int64_t at = (w->a.first_group + w->b.group) * l->group_blocks + w->b.start / l->block;
-    w->block_steps = w->n_tiles * w->passes * w->b.n_steps * w->a.n_panels;
+    const int64_t steps = w->n_tiles * w->passes * w->b.n_steps; /* in a panel */
+    w->fetches = steps * PARTS / 2;
+    w->block_steps = steps * w->a.n_panels;
+    w->finish = (TILE + w->b.n_steps - 1) / w->b.n_steps;
     w->parity = !w->parity;
     for (int64_t r = 0; r < w->a.n_rows; r++) {
         const char *row = w->a.rows[r];
@@ -344,12 +357,12 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
 {
     const uint8_t *weights = weights_of(&w->a, w->groups, &w->b, panel);
     const int64_t over = w->b.n_quads % STEP_QUADS;
-    const int64_t steps = w->n_tiles * w->passes * w->b.n_steps;
     block next = w->b;
     panel_next(&w->a, &next, &panel);
     w->following = weights_of(&w->a, w->groups, &next, panel);
     w->weights_ahead = (const char *)w->following;
-    w->weight_lines = (lines_of(w, &next) + 4 * steps - 1) / (4 * steps);
+    w->weight_lines = lines_of(w, &next);
+    w->weight_credit = 0;
     if (w->groups == 2)
         expand_block(w, weights, 2);
     else if (w->groups == 4)
@@ -364,24 +377,6 @@ static const uint8_t *begin_panel(work *w, int64_t panel)
     return weights;
 }
 
-/* Lines from w->weights_ahead on into L2; with near, 16 lines of it into L1. Volatile, to stay
- * between the tiles. */
-V_INLINE void fetch_weights(work *w, int64_t lines, const uint8_t *near)
-{
-    const char *far = w->weights_ahead;
-    w->weights_ahead += lines * LINE;
-    if (near) {
-        V_EACH (i, STEP_QUADS) {
-            __asm__ volatile("prefetcht0 %0" : : "m"(near[i * LINE]));
-            if (i < lines)
-                __asm__ volatile("prefetcht1 %0" : : "m"(far[i * LINE]));
-        }
-        return;
-    }
-    for (int64_t i = 0; i < lines; i++)
-        __asm__ volatile("prefetcht1 %0" : : "m"(far[i * LINE]));
-}
-
 V_INLINE void fetch_rows(work *w)
 {
     const int64_t digits = w->a.act->digits;
@@ -394,60 +389,144 @@ V_INLINE void fetch_rows(work *w)
     }
 }
 
-/* One digit of a tile of rows, or both; the tile before is finished in the first. fresh: the
- * weights are read for the first time, and each step's are brought from L2 in the step before. */
-V_NOINLINE void pass_run(work *w, const uint8_t *weights, int digit, bool pack, bool fresh)
+/* A part of the next panel's weights into L2. Volatile, to stay between the tiles. */
+V_INLINE void fetch_weights(work *w)
+{
+    const char *far = w->weights_ahead;
+    int64_t credit = w->weight_credit + w->weight_lines;
+    for (; credit >= w->fetches; credit -= w->fetches, far += LINE)
+        __asm__ volatile("prefetcht1 %0" : : "m"(*far));
+    w->weights_ahead = far;
+    w->weight_credit = credit;
+}
+
+/* What a step does beside its tiles, a part of it behind each of PARTS tile instructions. Of the
+ * next step's weights at near, two quads of so many sets of channels come into L1. */
+V_INLINE void beside(work *w, int part, int sets, const uint8_t *near)
+{
+    enum { QUADS = STEP_QUADS / PARTS };
+    if (near)
+        V_EACH (i, QUADS * sets) {
+            const uint8_t *quad = near + (part * QUADS + i / sets) * OCT_Q8_QUAD_BYTES;
+            __asm__ volatile("prefetcht0 %0" : : "m"(quad[i % sets * LINE]));
+        }
+    if (part & 1)
+        fetch_weights(w);
+    if (part == 3)
+        finish_rows(w, w->finish, sets);
+    if (part == 5 && w->packs)
+        pack_next(w, sets == 2);
+    if (part == PARTS - 1)
+        fetch_rows(w);
+}
+
+/* A step of one tile of rows, all channels. */
+V_INLINE void step_all(work *w, const uint8_t *u, const uint8_t *near)
+{
+    if (w->n_tiles <= KEPT_TILES)
+        tile_load(4, w->packed[w->slot], STEP);
+    else
+        tile_load_once(4, w->packed[w->slot], STEP);
+    tile_load(5, u, OCT_Q8_QUAD_BYTES);
+    beside(w, 0, 4, near);
+    tile_dot(0, 4, 5);
+    beside(w, 1, 4, near);
+    tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 2, 4, near);
+    tile_dot(1, 4, 6);
+    beside(w, 3, 4, near);
+    tile_load(7, u + 2 * LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 4, 4, near);
+    tile_dot(2, 4, 7);
+    beside(w, 5, 4, near);
+    tile_load(5, u + 3 * LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 6, 4, near);
+    tile_dot(3, 4, 5);
+    beside(w, 7, 4, near);
+}
+
+/* A step of two tiles, the digits of some rows, half of the channels. */
+V_INLINE void step_half(work *w, const uint8_t *u, const uint8_t *near)
+{
+    const int64_t low = w->slot + 1;
+    if (w->n_tiles <= KEPT_TILES) {
+        tile_load(4, w->packed[w->slot], STEP);
+        beside(w, 0, 2, near);
+        tile_load(5, w->packed[low], STEP);
+    } else {
+        tile_load_once(4, w->packed[w->slot], STEP);
+        beside(w, 0, 2, near);
+        tile_load_once(5, w->packed[low], STEP);
+    }
+    beside(w, 1, 2, near);
+    tile_load(6, u, OCT_Q8_QUAD_BYTES);
+    beside(w, 2, 2, near);
+    tile_dot(0, 4, 6);
+    beside(w, 3, 2, near);
+    tile_dot(1, 5, 6);
+    beside(w, 4, 2, near);
+    tile_load(7, u + LINE, OCT_Q8_QUAD_BYTES);
+    beside(w, 5, 2, near);
+    tile_dot(2, 4, 7);
+    beside(w, 6, 2, near);
+    tile_dot(3, 5, 7);
+    beside(w, 7, 2, near);
+}
+
+V_INLINE void pass_steps(work *w, const uint8_t *weights, int pass, bool halves, bool fresh)
 {
     const int64_t n_steps = w->b.n_steps, whole = w->groups ? n_steps : w->b.n_quads / STEP_QUADS;
-    const int64_t finish = (TILE + n_steps - 1) / n_steps; /* rows a step */
-    const int first = first_digit(w);
+    const int64_t at = pass * 2 * LINE; /* in a quad */
+    for (int64_t i = 0; i < n_steps; i++) {
+        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
+        const uint8_t *next = u + STEP_QUADS * OCT_Q8_QUAD_BYTES + at;
+        if (i + 1 == n_steps)
+            next = halves && pass == 0 ? weights + 2 * LINE : w->following;
+        if (halves)
+            step_half(w, u + at, fresh ? next : NULL);
+        else
+            step_all(w, u, fresh ? next : NULL);
+        w->slot = slot_after(w, w->slot, halves ? 2 : 1);
+    }
+}
+
+/* All channels of a tile of rows, or half of them with both digits; the pass before is finished.
+ * fresh: the weights are read for the first time, and each step's are brought from L2 in the step
+ * before. */
+V_NOINLINE void pass_run(work *w, const uint8_t *weights, int pass, bool fresh)
+{
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    for (int64_t i = 0; i < n_steps; i++) {
-        const uint8_t *u = i < whole ? weights + i * STEP_QUADS * OCT_Q8_QUAD_BYTES : w->tail[0];
-        const uint8_t *next = i + 1 < n_steps ? u + STEP_QUADS * OCT_Q8_QUAD_BYTES : w->following;
-        const int64_t part = w->weight_lines;
-#define NEAR(k) fresh ? next + (k)*TILE *LINE : NULL
-        tile_load_once(4, w->packed[w->slot], STEP);
-        tile_load(5, u, OCT_Q8_QUAD_BYTES);
-        tile_dot(0, 4, 5);
-        fetch_weights(w, part, NEAR(0));
-        tile_load(6, u + LINE, OCT_Q8_QUAD_BYTES);
-        tile_dot(1, 4, 6);
-        fetch_weights(w, part, NEAR(1));
-        tile_load(7, u + 2 * LINE, OCT_Q8_QUAD_BYTES);
-        tile_dot(2, 4, 7);
-        fetch_weights(w, part, NEAR(2));
-        tile_load(5, u + 3 * LINE, OCT_Q8_QUAD_BYTES);
-        tile_dot(3, 4, 5);
-        fetch_weights(w, part, NEAR(3));
-#undef NEAR
-        w->slot = next_slot(w, w->slot);
-        if (pack)
-            pack_next(w);
-        if (digit == first)
-            finish_rows(w, i * finish, (i + 1) * finish);
-        fetch_rows(w);
+    if (w->passes == 2) {
+        pass_steps(w, weights, pass, true, fresh);
+        tile_store(0, w->sums[0][0], LINE);
+        tile_store(1, w->sums[1][0], LINE);
+        tile_store(2, w->sums[0][1], LINE);
+        tile_store(3, w->sums[1][1], LINE);
+    } else {
+        pass_steps(w, weights, pass, false, fresh);
+        int32_t(*sums)[TILE][TILE] = w->sums[first_digit(w)];
+        tile_store(0, sums[0], LINE);
+        tile_store(1, sums[1], LINE);
+        tile_store(2, sums[2], LINE);
+        tile_store(3, sums[3], LINE);
     }
-    int32_t(*sums)[TILE][TILE] = w->sums[digit];
-    tile_store(0, sums[0], LINE);
-    tile_store(1, sums[1], LINE);
-    tile_store(2, sums[2], LINE);
-    tile_store(3, sums[3], LINE);
 }
 
 static void tile_run(work *w, const uint8_t *weights, int64_t panel, int64_t tile)
 {
-    const int64_t row = tile * TILE, left = w->a.n_rows - row;
-    const int first = first_digit(w);
-    for (int digit = first; digit < first + w->passes; digit++)
-        pass_run(w, weights, digit, panel == 0, tile == 0 && digit == first && !w->groups);
-    w->done = (pending){.n_rows = left < TILE ? left : TILE,
-                        .scale = w->scale[w->parity] + row,
-                        .excess = w->excess[w->parity] + row,
-                        .t = sum_of(w, panel) + row * OCT_PANEL};
+    const int64_t row = tile * TILE, left = w->a.n_rows - row, slot = w->slot;
+    for (int pass = 0; pass < w->passes; pass++) {
+        w->slot = slot;
+        w->packs = panel == 0 && pass == 0;
+        pass_run(w, weights, pass, tile == 0 && !w->groups);
+        w->done = (pending){.n_rows = left < TILE ? left : TILE,
+                            .scale = w->scale[w->parity] + row,
+                            .excess = w->excess[w->parity] + row,
+                            .t = sum_of(w, panel) + row * OCT_PANEL + pass * 2 * TILE};
+    }
 }
 
 static void block_run(work *w)
@@ -472,15 +551,14 @@ static void chunk_run(work *w)
     w->passes = w->beside ? 1 : w->a.act->digits;
     w->b = (block){0};
     block_size(&w->a, &w->b);
-    w->n_slots = (w->a.n_panels > 1 ? w->n_tiles * w->passes * w->b.n_steps : 1) + AHEAD;
+    w->n_slots = ((w->a.n_panels > 1 ? w->n_tiles : 1) * w->b.n_steps + AHEAD) * w->passes;
     w->parity = w->slot = 0;
-    w->done.n_rows = 0;
+    w->done = (pending){0};
     w->pack = w->b;
     w->pack_tile = w->pack_step = w->pack_slot = 0;
-    w->pack_digit = first_digit(w);
     pack_tile(w);
     for (int i = 0; i < AHEAD; i++)
-        pack_next(w);
+        pack_next(w, w->passes == 2);
     for (int64_t group = 0; group < l->unit_groups; group++) {
         begin_group(w);
         for (; w->b.group == group; block_next(&w->a, &w->b))
