@@ -108,6 +108,20 @@ static inline void cuda_linear_make(const cuda_linear_shape *s, oct_weight_type 
     c->scales = scales;
 }
 
+/* What a sort has made finds memory for the kernels after it: it is within n_slots rows of n_x. */
+static inline const char *sorted_within(const oct_cuda_sort_args *t, int64_t n_slots, int64_t n_x)
+{
+    for (int32_t i = 0; i < t->n_tiles; i++)
+        if (t->tiles[i].expert < 0 || t->tiles[i].expert >= t->n_experts || t->tiles[i].first < 0 ||
+            t->tiles[i].n < 0 || t->tiles[i].first > n_slots - t->tiles[i].n)
+            CUDA_FAILS("sort: tile %d is of expert %d, rows %d + %d", i, t->tiles[i].expert,
+                       t->tiles[i].first, t->tiles[i].n);
+    for (int64_t i = 0; i < n_slots; i++)
+        if (t->x_row[i] < 0 || t->x_row[i] >= n_x || t->order[i] < 0 || t->order[i] >= n_slots)
+            CUDA_FAILS("sort: slot %d is of row %d, goes to %d", (int)i, t->x_row[i], t->order[i]);
+    return NULL;
+}
+
 /* Rows of one matrix, or routed to the experts of several. */
 static inline const char *linear_case(const cuda_linear_shape *s, oct_weight_type type,
                                       int32_t tile_rows, int digits, cuda_pattern p)
@@ -152,6 +166,10 @@ static inline const char *linear_case(const cuda_linear_shape *s, oct_weight_typ
                                 .tiles = cuda_room((size_t)n_tiles * sizeof(oct_cuda_tile)),
                                 .n_tiles = n_tiles};
         CUDA_RUN(sort, t);
+        const char *beyond = sorted_within(&t, slots, s->n_rows);
+        if (beyond)
+            free(c.want);
+        CUDA_TRY(beyond);
         a.tiles = t.tiles;
         a.n_tiles = n_tiles;
         a.x_row = t.x_row;

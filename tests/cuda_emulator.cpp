@@ -95,7 +95,6 @@ struct machine {
         bool passed[EMU_KINDS];
         emu_place at;
     } sites[MAX_SITES];
-    alignas(16) unsigned char nowhere[16];
 };
 machine m;
 
@@ -151,6 +150,14 @@ void leave_to_home()
     if (_setjmp(f.jump) == 0)
         _longjmp(m.home_jump, 1);
 #endif
+}
+
+/* After what a thread has done wrong it is not gone on with, nor is its block: it would compute, and find
+ * places of memory, from what nobody has written. */
+void stop_if_failed()
+{
+    if (m.error[0])
+        leave_to_home();
 }
 
 void fiber_main()
@@ -330,9 +337,11 @@ void run_warp(int first, int n)
     for (;;) {
         order(lanes, n);
         int waiting = 0;
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n && !m.error[0]; i++)
             if (m.fibers[first + lanes[i]].where == READY)
                 resume(first + lanes[i]);
+        if (m.error[0])
+            return;
         for (int i = 0; i < n; i++)
             waiting += m.fibers[first + i].where == IN_EXCHANGE;
         if (waiting == 0)
@@ -408,7 +417,8 @@ void *emu_access(emu_kind kind, const void *p, unsigned bytes, emu_place at)
     shadow *w = words_of(p, bytes, at);
     for (unsigned i = 0; w && i < bytes / 4; i++)
         put ? watch_write(w + i, at) : watch_read(w + i, at);
-    return w ? const_cast<void *>(p) : m.nowhere;
+    stop_if_failed();
+    return const_cast<void *>(p);
 }
 
 /* Atomic operations do not race with each other. */
@@ -417,14 +427,14 @@ void *emu_atomic(const void *p, emu_place at)
     if (spoiled(OCT_FAULT_PUT, EMU_PUT, at))
         p = (const char *)p + 4;
     shadow *w = words_of(p, 4, at);
-    if (!w)
-        return m.nowhere;
+    stop_if_failed();
     if (!w->written)
         fail(at, "adds to shared memory that nobody has written");
     if (!(w->write.thread == ATOMIC && w->write.epoch == m.epoch) && !ordered(w->write, m.self))
         fail(at, "race: adds to what another thread writes");
     if (!ordered(w->read, m.self))
         fail(at, "race: adds to what another thread reads");
+    stop_if_failed();
     w->write = {ATOMIC, NOBODY, m.epoch, 0};
     return const_cast<void *>(p);
 }
@@ -451,8 +461,8 @@ void emu_copy16(void *to, const void *from, bool ok, emu_place at)
     }
     if (f.n_copies == MAX_COPIES)
         fail(at, "more copies than this emulation keeps");
-    else if (w)
-        f.copies[f.n_copies++] = {to, from, ok, f.group};
+    stop_if_failed();
+    f.copies[f.n_copies++] = {to, from, ok, f.group};
 }
 
 void emu_copies_commit(void)
@@ -477,6 +487,7 @@ void emu_copies_wait(int pending, emu_place at)
             w[j].copying = false;
             watch_write(w + j, at);
         }
+        stop_if_failed();
         if (c.ok)
             memcpy(c.to, c.from, 16);
         else
