@@ -293,7 +293,7 @@ static void *raise_flag(void *arg)
     while (!atomic_load(&r->go))
         ;
     nanosleep(&(struct timespec){0, r->ns}, NULL);
-    *r->flag = 1;
+    __atomic_store_n(r->flag, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
 
