@@ -66,9 +66,9 @@ static oct_model *model;
 static void on_event(void *ctx, const oct_event *e)
 {
     ask *a = e->user;
-    heard *h = &a->text[e->index];
     (void)ctx;
     assert_true(e->index >= 0 && e->index < (a->r.n ? a->r.n : 1));
+    heard *h = &a->text[e->index];
     assert_int_equal(h->n_ends, 0); /* the end is the last event */
     assert_int_equal(e->n_prompt, a->r.n_ids);
     if (e->kind == OCT_EVENT_PROGRESS) {
