@@ -255,8 +255,8 @@ V_INLINE void finish_rows(work *w, int64_t n, int sets)
     const pending u = w->done;
     const bool two = w->a.act->digits == 2;
     const int64_t left = u.n_rows - u.next, end = u.next + (n < left ? n : left);
-    const int32_t *high = w->sums[0][0][u.next];
-    const int32_t *low = w->sums[!w->beside][0][u.next + w->beside];
+    const int32_t *high = (const int32_t *)(const void *)w->sums + u.next * TILE;
+    const int32_t *low = high + (w->beside ? w->beside : OCT_PANEL) * TILE;
     float *t = u.t + u.next * OCT_PANEL;
     for (int64_t r = u.next; r < end; r++, high += TILE, low += TILE, t += OCT_PANEL) {
         const vi16 excess = vi_set1(u.excess[r]);

@@ -69,6 +69,12 @@ V_INLINE void q4_place_next(q4_place *p) /* pair */
     p->nibbles += p->n_steps * OCT_Q4_STEP;
 }
 
+/* The table at an offset from the first. */
+V_INLINE const uint8_t *q4_table_at(uint16_t offset)
+{
+    return (const uint8_t *)(const void *)oct_q4_table + offset;
+}
+
 #ifdef __AVX512F__
 
 /* Four tables, one for each sixteen inputs. */
@@ -96,7 +102,7 @@ V_INLINE __m512i q4_tables_at(const uint16_t *offset, int groups)
 {
     const __m128i *table[4] = {NULL};
     V_EACH (g, groups)
-        table[g] = (const __m128i *)(const void *)((const char *)oct_q4_table + offset[g]);
+        table[g] = (const __m128i *)(const void *)q4_table_at(offset[g]);
     return q4_lane_of_tables(table, groups);
 }
 
@@ -267,8 +273,7 @@ V_INLINE void q4_expand_tile(const uint8_t *nibbles, int64_t pair_bytes, const u
             const int64_t p = c % Q4_SET_PAIRS, second = c / Q4_SET_PAIRS;
             const uint16_t *table = offset + (2 * p + second) * offset_step;
             const int nibble = nibbles[p * pair_bytes + i] >> (second ? 4 : 0) & 15;
-            const int at = table[i * groups / OCT_Q4_STEP] / OCT_Q4_VALUES;
-            tile[c * OCT_Q4_STEP + i] = oct_q4_table[at][nibble];
+            tile[c * OCT_Q4_STEP + i] = q4_table_at(table[i * groups / OCT_Q4_STEP])[nibble];
         }
     (void)ahead, (void)n_ahead;
 }
