@@ -11,6 +11,9 @@
  * store buffer. So the last tiles of a span are multiplied while the next one's first are looked
  * up. Its sums are added to t in the second half of the next span; t has their orientation, and is
  * turned when a group ends. The next block's rows are turned meanwhile, a tile at a time.
+ * A tile's eight pairs of channels are looked up in as many parts as there are tile instructions in
+ * the set's step, one behind each: while the core's other hardware thread is busy, those run one
+ * after the other and leave the place between them free (k_amx.c).
  *
  * What limits all this are the load ports and the instructions, not the tile unit: of a tile of
  * weights 16 x 5 loads, and 16 lines for itself and for each tile of the rows in a set. */
@@ -215,29 +218,6 @@ V_INLINE int turned_span(int n_tiles)
             tile_dot_us(sum, 4, 6); \
     } while (0)
 
-/* Tiles of rows for all sets of a span, if there are no more than two. */
-V_INLINE void turned_load_rows(const turned_block *b, int n_tiles, int64_t step)
-{
-    if (turned_span(n_tiles) > 1)
-        tile_load(6, b->rows[step][0], STEP);
-    if (turned_span(n_tiles) > 1 && n_tiles > 1)
-        tile_load(7, b->rows[step][1], STEP);
-}
-
-/* A step of a set: a tile of weights with all rows. */
-V_INLINE void turned_dot(turned *w, const turned_block *b, int n_tiles, int set, int64_t step,
-                         int64_t slot)
-{
-    tile_load(4, w->ring[slot], STEP);
-    V_EACH (tile, n_tiles) {
-        if (turned_span(n_tiles) == 1 && tile % 2)
-            tile_load(7, b->rows[step][tile], STEP);
-        else if (turned_span(n_tiles) == 1)
-            tile_load(6, b->rows[step][tile], STEP);
-        TURNED_SUM(TURNED_DOT, set * n_tiles + tile);
-    }
-}
-
 V_INLINE void turned_zero(int n)
 {
     V_EACH (i, n)
@@ -252,15 +232,80 @@ V_INLINE void turned_store(turned *w, int n)
 
 /* ---- weights ---- */
 
-V_NOINLINE void turned_expand_short(turned *w, const uint8_t *nibbles, int groups, int64_t offset,
-                                    uint8_t *tile)
+/* A tile of weights that is looked up, pair by pair; no tile: nothing is. */
+typedef struct turned_lookup {
+    const uint8_t *nibbles;
+    const uint16_t *offset;
+    uint8_t *tile;
+    const char *ahead; /* n_ahead lines are fetched meanwhile */
+    int n_ahead;
+} turned_lookup;
+
+/* Its pairs from..end - 1, of a strip of n_steps. */
+V_INLINE void turned_pairs(turned_lookup l, int groups, int64_t n_steps, int from, int end)
 {
-    const int64_t n_steps = w->b.n_steps;
-    const uint16_t *table = w->offset + offset;
+    V_EACH (p, Q4_SET_PAIRS) {
+        if (p < from || p >= end)
+            continue;
+        q4_expand_pair(l.nibbles + p * n_steps * STEP, l.offset + 2 * p * n_steps * groups,
+                       n_steps * groups, groups, l.tile + p * OCT_Q4_STEP);
+        if (p < l.n_ahead)
+            __asm__ volatile("prefetcht1 %0" : : "m"(l.ahead[p * LINE]));
+        if (p == Q4_SET_PAIRS - 1 && l.n_ahead > Q4_SET_PAIRS)
+            __asm__ volatile("prefetcht1 %0" : : "m"(l.ahead[Q4_SET_PAIRS * LINE]));
+    }
+}
+
+V_NOINLINE void turned_look_up(turned_lookup l, int groups, int64_t n_steps)
+{
     if (groups == 2)
-        q4_expand_tile(nibbles, n_steps * STEP, table, n_steps * 2, 2, NULL, 0, tile);
+        turned_pairs(l, 2, n_steps, 0, Q4_SET_PAIRS);
     else
-        q4_expand_tile(nibbles, n_steps * STEP, table, n_steps * 4, 4, NULL, 0, tile);
+        turned_pairs(l, 4, n_steps, 0, Q4_SET_PAIRS);
+}
+
+/* What is looked up behind tile instruction k of n. */
+#define TURNED_SHARE(k, n)                                                \
+    do {                                                                  \
+        if (look)                                                         \
+            turned_pairs(l, groups, TURNED_STEPS, (k)*Q4_SET_PAIRS / (n), \
+                         ((k) + 1) * Q4_SET_PAIRS / (n));                 \
+    } while (0)
+
+/* A step of a set: a tile of weights with all rows, and those of l are looked up meanwhile; l may
+ * be NULL. Up to two tiles of rows are loaded for all sets of a span. */
+V_INLINE void turned_dot(turned *w, const turned_block *b, int groups, int n_tiles, int set,
+                         int64_t step, int64_t slot, bool look, turned_lookup l)
+{
+    const bool kept = turned_span(n_tiles) > 1;
+    const int loads = !kept ? n_tiles : set == 0 ? n_tiles : 0, n = 1 + loads + n_tiles;
+    int k = 0;
+    V_EACH (tile, 2) {
+        if (!kept || tile >= loads)
+            continue;
+        if (tile % 2)
+            tile_load(7, b->rows[step][1], STEP);
+        else
+            tile_load(6, b->rows[step][0], STEP);
+        TURNED_SHARE(k, n);
+        k++;
+    }
+    tile_load(4, w->ring[slot], STEP);
+    TURNED_SHARE(k, n);
+    k++;
+    V_EACH (tile, n_tiles) {
+        if (!kept) {
+            if (tile % 2)
+                tile_load(7, b->rows[step][tile], STEP);
+            else
+                tile_load(6, b->rows[step][tile], STEP);
+            TURNED_SHARE(k, n);
+            k++;
+        }
+        TURNED_SUM(TURNED_DOT, set * n_tiles + tile);
+        TURNED_SHARE(k, n);
+        k++;
+    }
 }
 
 /* A panel's strip, while the last tiles of the strip before are multiplied. t: of the panel. */
@@ -273,6 +318,7 @@ V_INLINE void turned_strip(turned *w, int groups, int n_tiles, const uint8_t *st
     const int64_t set_bytes = Q4_SET_PAIRS * n_steps * STEP, set_t = TILE * n_tiles * OCTET;
     const uint8_t *nibbles = strip + SETS * set_indices;
     const char *ahead = (const char *)following;
+    const bool whole = n_steps == TURNED_STEPS;
     for (int64_t first = 0; first < SETS; first += span) {
         turned_block b = w->before;
         q4_offsets(strip + first * set_indices, span * set_indices, w->offset);
@@ -283,22 +329,22 @@ V_INLINE void turned_strip(turned *w, int groups, int n_tiles, const uint8_t *st
                 turned_zero(span * n_tiles);
                 b = w->now;
             }
-            if (step < b.n_steps)
-                turned_load_rows(&b, n_tiles, step);
             V_EACH (i, span) {
-                const int64_t at = (first + i) * set_bytes + s * STEP;
-                const int64_t offset = i * set_indices + s * groups, slot = (s * span + i) % RING;
-                if (step < b.n_steps)
-                    turned_dot(w, &b, n_tiles, i, step, (slot + RING - LAG) % RING);
-                if (n_steps == TURNED_STEPS) {
-                    q4_expand_tile(nibbles + at, TURNED_STEPS * STEP,
-                                   w->offset + i * Q4_SET * TURNED_STEPS * groups + s * groups,
-                                   TURNED_STEPS * groups, groups, ahead, 8, w->ring[slot][0]);
-                    if (i % 2 == 0 || groups == 4)
-                        _mm_prefetch(ahead + 8 * LINE, _MM_HINT_T1);
-                    ahead += (i % 2 == 0 || groups == 4 ? 9 : 8) * LINE;
-                } else if (s < n_steps) {
-                    turned_expand_short(w, nibbles + at, groups, offset, w->ring[slot][0]);
+                const int64_t slot = (s * span + i) % RING, ready = (slot + RING - LAG) % RING;
+                const int n_ahead = i % 2 == 0 || groups == 4 ? 9 : 8;
+                turned_lookup l = {nibbles + (first + i) * set_bytes + s * STEP,
+                                   w->offset + i * set_indices + s * groups, w->ring[slot][0],
+                                   ahead, n_ahead};
+                if (whole && step < b.n_steps) {
+                    l.offset = w->offset + i * Q4_SET * TURNED_STEPS * groups + s * groups;
+                    turned_dot(w, &b, groups, n_tiles, i, step, ready, true, l);
+                    ahead += n_ahead * LINE;
+                } else {
+                    if (step < b.n_steps)
+                        turned_dot(w, &b, groups, n_tiles, i, step, ready, false, l);
+                    l.n_ahead = 0;
+                    if (s < n_steps)
+                        turned_look_up(l, groups, n_steps);
                 }
                 if (s >= FINISH)
                     turned_finish(w->sums + i * n_tiles, &w->before, n_tiles,
@@ -317,9 +363,9 @@ V_INLINE void turned_end(turned *w, int n_tiles)
     const int span = turned_span(n_tiles);
     const turned_block b = w->before;
     for (int64_t step = TURNED_STEPS - LAG / span; step < b.n_steps; step++) {
-        turned_load_rows(&b, n_tiles, step);
         V_EACH (i, span)
-            turned_dot(w, &b, n_tiles, i, step, (step * span + i) % RING);
+            turned_dot(w, &b, 2, n_tiles, i, step, (step * span + i) % RING, false,
+                       (turned_lookup){NULL});
     }
     turned_store(w, span * n_tiles);
     for (int64_t c = 0; c < TILE; c += FINISH_CHANNELS)

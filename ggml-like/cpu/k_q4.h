@@ -133,25 +133,18 @@ V_INLINE void q4_offsets(const uint8_t *index, int64_t n, uint16_t *offset)
     }
 }
 
-/* A tile of sixteen channels x 64 inputs, a line each, from a set's pairs, pair_bytes apart, whose
- * tables are offset_step offsets apart. Meanwhile n_ahead lines are fetched into L2. */
-V_INLINE void q4_expand_tile(const uint8_t *nibbles, int64_t pair_bytes, const uint16_t *offset,
-                             int64_t offset_step, int groups, const char *ahead, int n_ahead,
-                             uint8_t *tile)
+/* A pair's lines of a tile of sixteen channels x 64 inputs, a line each; offset: of its first
+ * channel's tables, those of the second are offset_step further. */
+V_INLINE void q4_expand_pair(const uint8_t *nibbles, const uint16_t *offset, int64_t offset_step,
+                             int groups, uint8_t *line)
 {
-    const __m512i low = _mm512_set1_epi8(15);
-    V_EACH (p, Q4_SET_PAIRS) {
-        const __m512i both = q4_load(nibbles + p * pair_bytes);
-        const uint16_t *first = offset + 2 * p * offset_step, *second = first + offset_step;
-        _mm512_store_si512(
-            tile + p * OCT_Q4_STEP,
-            _mm512_shuffle_epi8(q4_tables_at(first, groups), _mm512_and_si512(both, low)));
-        _mm512_store_si512(tile + (p + Q4_SET_PAIRS) * OCT_Q4_STEP,
-                           _mm512_shuffle_epi8(q4_tables_at(second, groups),
-                                               _mm512_and_si512(_mm512_srli_epi16(both, 4), low)));
-        if (p < n_ahead)
-            __asm__ volatile("prefetcht1 %0" : : "m"(ahead[p * OCT_Q4_STEP]));
-    }
+    const __m512i low = _mm512_set1_epi8(15), both = q4_load(nibbles);
+    const __m512i first = q4_tables_at(offset, groups);
+    const __m512i second = q4_tables_at(offset + offset_step, groups);
+    _mm512_store_si512(line, _mm512_shuffle_epi8(first, _mm512_and_si512(both, low)));
+    _mm512_store_si512(
+        line + Q4_SET_PAIRS * OCT_Q4_STEP,
+        _mm512_shuffle_epi8(second, _mm512_and_si512(_mm512_srli_epi16(both, 4), low)));
 }
 
 /* Sixteen inputs of four channels, each in a lane, from two pairs p and q: p's first channel, q's
@@ -262,20 +255,16 @@ V_INLINE void q4_offsets(const uint8_t *index, int64_t n, uint16_t *offset)
         offset[i] = (uint16_t)(index[i] * OCT_Q4_VALUES);
 }
 
-/* A tile of sixteen channels x 64 inputs, a line each, from a set's pairs, pair_bytes apart, whose
- * tables are offset_step offsets apart. Meanwhile n_ahead lines are fetched into L2. */
-V_INLINE void q4_expand_tile(const uint8_t *nibbles, int64_t pair_bytes, const uint16_t *offset,
-                             int64_t offset_step, int groups, const char *ahead, int n_ahead,
-                             uint8_t *tile)
+/* A pair's lines of a tile of sixteen channels x 64 inputs, a line each; offset: of its first
+ * channel's tables, those of the second are offset_step further. */
+V_INLINE void q4_expand_pair(const uint8_t *nibbles, const uint16_t *offset, int64_t offset_step,
+                             int groups, uint8_t *line)
 {
-    for (int64_t c = 0; c < Q4_SET; c++)
-        for (int i = 0; i < OCT_Q4_STEP; i++) {
-            const int64_t p = c % Q4_SET_PAIRS, second = c / Q4_SET_PAIRS;
-            const uint16_t *table = offset + (2 * p + second) * offset_step;
-            const int nibble = nibbles[p * pair_bytes + i] >> (second ? 4 : 0) & 15;
-            tile[c * OCT_Q4_STEP + i] = q4_table_at(table[i * groups / OCT_Q4_STEP])[nibble];
-        }
-    (void)ahead, (void)n_ahead;
+    for (int i = 0; i < OCT_Q4_STEP; i++) {
+        const uint16_t *table = offset + i * groups / OCT_Q4_STEP;
+        line[i] = q4_table_at(table[0])[nibbles[i] & 15];
+        line[Q4_SET_PAIRS * OCT_Q4_STEP + i] = q4_table_at(table[offset_step])[nibbles[i] >> 4];
+    }
 }
 
 /* 64 activations of sixteen rows, at row[r] + at, as quads: quad q of all rows to out + q * stride.
