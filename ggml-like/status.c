@@ -7,7 +7,8 @@
 
 #include "utf8.h"
 
-oct_status oct_fail(oct_error *err, oct_status status, const char *fmt, ...)
+/* In brackets since the analyser has a macro of this name. */
+oct_status(oct_fail)(oct_error *err, oct_status status, const char *fmt, ...)
 {
     va_list args;
 

@@ -124,7 +124,7 @@ static char *join_words(int n_words, char *const *words, given *g)
     gethostname(g->host, sizeof g->host - 1);
     for (int i = 0; i < n_words; i++)
         g->bytes += strlen(words[i]) + 1;
-    char *text = malloc(g->bytes + 1), *at = text;
+    char *text = calloc(1, g->bytes + 1), *at = text;
     for (int i = 0; i < n_words && text; i++)
         at = stpcpy(at, words[i]) + 1;
     g->hash = text ? XXH3_64bits(text, g->bytes) : 0;

@@ -8,7 +8,7 @@
 #define oct_k_linear_q8__avx512 emulated_few_rows
 #define oct_k_linear_q4g32__avx512 emulated_few_rows
 #define oct_k_linear_q4g16__avx512 emulated_few_rows
-#include "k_amx.c"
+#include "k_amx.c" /* NOLINT(bugprone-suspicious-include): that is what is meant */
 
 void emulated_product(const tile_config *config, const void *a, const void *b, int32_t *c)
 {

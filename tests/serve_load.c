@@ -325,7 +325,9 @@ int main(int argc, char **argv)
         make_job(&jobs[k], strtoull(argv[3], NULL, 0), k);
     rig_server s = rig_server_spawn(argv + 5);
     if (!s.port) {
-        fprintf(stderr, "the server did not start: %s\n", rig_read_file(s.log));
+        char *log = rig_read_file(s.log);
+        fprintf(stderr, "the server did not start: %s\n", log);
+        free(log);
         return 1;
     }
     port = s.port;

@@ -43,7 +43,7 @@ int64_t oct_cpu_panel_run(const oct_cpu_run *c, const oct_weight_layout *l, int6
 
 static size_t tile_floats(const oct_cpu_numbers *n)
 {
-    return (size_t)(OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_PANEL * n->k->panels);
+    return (size_t)n->k->panels * OCT_FOLD_LEVELS * OCT_ROW_BLOCK * OCT_PANEL;
 }
 
 size_t oct_cpu_tiles_bytes(const oct_cpu_numbers *n)
