@@ -227,18 +227,22 @@ static oct_status copy_tensor(job *j, const oct_gguf_tensor *from, uint64_t at, 
     return OCT_OK;
 }
 
-/* The feedback of an expert's matrix, if it has seen enough. Told once for both matrices. */
-static const oct_feedback *feedback_of(job *j, const oct_grok_tensor *t, int64_t expert,
-                                       oct_feedback *f)
+/* The feedback of an expert's matrix, if it has seen enough; else *fed is NULL. Told once for both
+ * matrices. False: no memory. */
+static bool feedback_of(job *j, const oct_grok_tensor *t, int64_t expert, oct_feedback *f,
+                        const oct_feedback **fed)
 {
     const oct_moments *m = j->p->moments;
     const int which = t->kind == OCT_GROK_DOWN;
     const int64_t least = j->p->least_seen ? j->p->least_seen : LEAST_SEEN;
+    *fed = NULL;
     if (!j->u || (t->kind != OCT_GROK_GATE_UP && !which))
-        return NULL;
+        return true;
     const int64_t seen = oct_moments_seen(m, t->layer, expert);
     *f = (oct_feedback){j->u, oct_moments_inputs(m, which)};
-    const bool good = seen >= least && oct_feedback_make(j->team, m, t->layer, expert, which, j->u);
+    bool good = seen >= least;
+    if (good && !oct_feedback_make(j->team, m, t->layer, expert, which, j->u, &good))
+        return false;
     if (!which) {
         j->report->n_calibrated += good;
         j->report->n_fallen_back += !good;
@@ -248,7 +252,8 @@ static const oct_feedback *feedback_of(job *j, const oct_grok_tensor *t, int64_t
                       "layer %" PRId64 ", expert %" PRId64 ": saw %" PRId64
                       " tokens of the text%s: not calibrated",
                       t->layer, expert, seen, seen >= least ? ", with moments of no use" : "");
-    return good ? f : NULL;
+    *fed = good ? f : NULL;
+    return true;
 }
 
 static oct_status requantise_tensor(job *j, const oct_grok_tensor *t, const oct_weight *from,
@@ -262,7 +267,9 @@ static oct_status requantise_tensor(job *j, const oct_grok_tensor *t, const oct_
     oct_quantize_kind *kind = &j->report->kind[t->kind];
     for (int64_t x = 0; x < to->n_experts; x++, data += old) {
         oct_feedback f;
-        const oct_feedback *fed = feedback_of(j, t, x, &f);
+        const oct_feedback *fed;
+        if (!feedback_of(j, t, x, &f, &fed))
+            return no_memory(err);
         memset(unit, 0, bytes);
         read_ahead(j, data + old, old);
         if (!oct_requantise(j->team, from, x, to, j->chooser, fed, j->p->cancel, unit, &e))

@@ -92,31 +92,34 @@ typedef struct feedback_job {
     int64_t layer, expert, n_in;
     int which;
     float *u;
-    int failed;
+    int useless, no_memory;
 } feedback_job;
 
 static void feedback_thread(void *ctx, int thread, int n_threads)
 {
     feedback_job *f = ctx;
     double *room = malloc(2 * BLOCK * BLOCK * sizeof *room);
-    bool good = room != NULL;
-    for (int64_t b = thread; good && b * BLOCK < f->n_in; b += n_threads) {
+    bool good = true;
+    for (int64_t b = thread; room && good && b * BLOCK < f->n_in; b += n_threads) {
         const int64_t left = f->n_in - b * BLOCK;
         good = feedback_block(oct_moments_block(f->m, f->layer, f->expert, f->which, b),
                               left < BLOCK ? left : BLOCK, room, room + BLOCK * BLOCK,
                               f->u + b * BLOCK * BLOCK);
     }
-    free(room);
+    if (!room)
+        __atomic_store_n(&f->no_memory, 1, __ATOMIC_RELAXED);
     if (!good)
-        __atomic_store_n(&f->failed, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&f->useless, 1, __ATOMIC_RELAXED);
+    free(room);
 }
 
 bool oct_feedback_make(oct_team *team, const oct_moments *m, int64_t layer, int64_t expert,
-                       int which, float *u)
+                       int which, float *u, bool *good)
 {
-    feedback_job f = {m, layer, expert, oct_moments_inputs(m, which), which, u, 0};
+    feedback_job f = {m, layer, expert, oct_moments_inputs(m, which), which, u, 0, 0};
     oct_team_run(team, feedback_thread, &f);
-    return !f.failed;
+    *good = !f.useless;
+    return !f.no_memory;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -14,10 +14,11 @@ typedef struct oct_feedback {
 } oct_feedback;
 
 /* Makes the feedback of an expert's matrix on all threads; floats for u are the caller's, as many
- * as oct_feedback_floats says. False: the moments are of no use (not finite). */
+ * as oct_feedback_floats says. *good: false if the moments are of no use (not finite). Returns
+ * false without memory. */
 size_t oct_feedback_floats(int64_t n_in);
 bool oct_feedback_make(oct_team *team, const oct_moments *m, int64_t layer, int64_t expert,
-                       int which, float *u);
+                       int which, float *u, bool *good);
 
 /* Error of what was stored, in order of panels so that it does not depend on threads. */
 typedef struct oct_requantise_error {

@@ -64,7 +64,7 @@ static inline void cuda_linear_make(const cuda_linear_shape *s, oct_weight_type 
     uint8_t *scales = cuda_room(c->l.scale_stride * (size_t)units);
     c->x = cuda_floats(s->n_rows * s->n_in, p);
     size_t row_floats = (size_t)(units * s->n_rows * c->l.n_panels * 64);
-    c->want = malloc(row_floats * sizeof *c->want);
+    c->want = cuda_room(row_floats * sizeof *c->want);
     int16_t *a = malloc((size_t)s->n_in * sizeof *a);
     float *scale = malloc((size_t)c->act.n_blocks * sizeof *scale);
     int8_t *q = malloc((size_t)(n_parts * s->n_in * ld));
@@ -166,10 +166,7 @@ static inline const char *linear_case(const cuda_linear_shape *s, oct_weight_typ
                                 .tiles = cuda_room((size_t)n_tiles * sizeof(oct_cuda_tile)),
                                 .n_tiles = n_tiles};
         CUDA_RUN(sort, t);
-        const char *beyond = sorted_within(&t, slots, s->n_rows);
-        if (beyond)
-            free(c.want);
-        CUDA_TRY(beyond);
+        CUDA_TRY(sorted_within(&t, slots, s->n_rows));
         a.tiles = t.tiles;
         a.n_tiles = n_tiles;
         a.x_row = t.x_row;
@@ -197,7 +194,6 @@ static inline const char *linear_case(const cuda_linear_shape *s, oct_weight_typ
                 s->gelu, (int)row, (int)s->n_rows, (int)slice, (int)e, tile_rows, digits,
                 oct_weight_types[type].name);
     }
-    free(c.want);
     CUDA_TRY(wrong);
     return cuda_case_ends("linear");
 }

@@ -152,8 +152,8 @@ void leave_to_home()
 #endif
 }
 
-/* After what a thread has done wrong it is not gone on with, nor is its block: it would compute, and find
- * places of memory, from what nobody has written. */
+/* After what a thread has done wrong it is not gone on with, nor is its block: it would compute,
+ * and find places of memory, from what nobody has written. */
 void stop_if_failed()
 {
     if (m.error[0])
