@@ -5,8 +5,7 @@
 #     the stack is not executable; nothing is relocated in code
 #   - release builds have stack protectors and checked forms of library functions
 set -u
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "$0")/install_rig.sh"
 fails=0
 
 bad()
@@ -72,11 +71,7 @@ look_at()
     echo "$n programs and libraries in $1"
 }
 look_at "$OCT_TEST_BUILD" 20
-manifest=$OCT_TEST_BUILD/install_manifest.txt
-[ ! -f "$manifest" ] || cp "$manifest" kept
 cmake --install "$OCT_TEST_BUILD" --prefix "$tmp/prefix" >log 2>&1 || bad "install: $(cat log)"
-rm -f "$manifest"
-[ ! -f kept ] || cp kept "$manifest" # of the user's own installation
 look_at "$tmp/prefix" 2
 for file in $(find "$tmp/prefix" -type f); do # no folder that somebody else could make one day
     if readelf -d "$file" 2>/dev/null | grep -q "PATH.*\[.*$OCT_TEST_BUILD"; then

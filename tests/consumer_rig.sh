@@ -1,23 +1,10 @@
-# consumer_rig.sh: what the scripts that use liboctet from outside share; sourced. $tmp is a folder of the
-# test's own; programs are built in empty folders below it. The list of the user's own installation, which an
-# installation of the test replaces, comes back at the end.
+# consumer_rig.sh: what the scripts that use liboctet from outside share; sourced. Programs are built in empty
+# folders below $tmp.
 if [ "$OCT_TEST_SANITIZE" = 1 ]; then
     echo "SKIPPED: programs outside are built without sanitizers"
     exit 77
 fi
-tmp=$(mktemp -d)
-manifest=$OCT_TEST_BUILD/install_manifest.txt
-[ ! -f "$manifest" ] || cp "$manifest" "$tmp/manifest"
-clean_up()
-{
-    if [ -f "$tmp/manifest" ]; then
-        cp "$tmp/manifest" "$manifest"
-    else
-        rm -f "$manifest"
-    fi
-    rm -rf "$tmp"
-}
-trap clean_up EXIT
+. "$(dirname "$0")/install_rig.sh"
 model="$OCT_TEST_MODELS/tiny-grok.gguf"
 prompt="In the beginning"
 source=$OCT_TEST_SOURCE

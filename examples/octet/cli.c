@@ -109,37 +109,39 @@ static void on_quit(int sig)
     raise(sig); /* by then what it does is the system's */
 }
 
-/* A signal that the parent chose to ignore (nohup) stays ignored. */
-static void take(int sig, void (*handler)(int), int flags)
+static void handle(int sig, void (*handler)(int), int flags)
 {
-    struct sigaction old, sa;
+    struct sigaction sa;
     memset(&sa, 0, sizeof sa);
     sigemptyset(&sa.sa_mask);
     sa.sa_handler = handler; /* without SA_RESTART: a blocked read returns and sees the flag */
     sa.sa_flags = flags;
+    sigaction(sig, &sa, NULL);
+}
+
+/* A signal that the parent chose to ignore (nohup) stays ignored. */
+static void take(int sig, void (*handler)(int), int flags)
+{
+    struct sigaction old;
     if (sigaction(sig, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-        sigaction(sig, &sa, NULL);
+        handle(sig, handler, flags);
 }
 
 static void take_signals(void)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1, SIGUSR2};
-    struct sigaction sa;
+    sigset_t none;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         take(ends[i], on_signal, 0);
     take(SIGQUIT, on_quit, SA_RESETHAND);
-    memset(&sa, 0, sizeof sa);
-    sigemptyset(&sa.sa_mask);
-    sa.sa_handler = on_signal;
-    sigaction(SIGALRM, &sa, NULL);
-    sa.sa_handler = SIG_DFL; /* those who start processes wait for them */
-    sigaction(SIGCHLD, &sa, NULL);
+    handle(SIGALRM, on_signal, 0);
+    handle(SIGCHLD, SIG_DFL, 0); /* those who start processes wait for them */
     /* Writing fails instead, and the error is reported: a closed pipe, a file beyond its limit. */
-    sa.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &sa, NULL);
-    sigaction(SIGXFSZ, &sa, NULL);
+    handle(SIGPIPE, SIG_IGN, 0);
+    handle(SIGXFSZ, SIG_IGN, 0);
     /* What is blocked was so for the parent's sake. */
-    sigprocmask(SIG_SETMASK, &sa.sa_mask, NULL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 const volatile int *oct_cli_cancel_flag(void)

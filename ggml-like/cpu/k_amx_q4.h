@@ -232,7 +232,7 @@ V_INLINE void turned_store(turned *w, int n)
 
 /* ---- weights ---- */
 
-/* A tile of weights that is looked up, pair by pair; no tile: nothing is. */
+/* A tile of weights that is looked up, pair by pair. */
 typedef struct turned_lookup {
     const uint8_t *nibbles;
     const uint16_t *offset;
@@ -272,8 +272,8 @@ V_NOINLINE void turned_look_up(turned_lookup l, int groups, int64_t n_steps)
                          ((k) + 1) * Q4_SET_PAIRS / (n));                 \
     } while (0)
 
-/* A step of a set: a tile of weights with all rows, and those of l are looked up meanwhile; l may
- * be NULL. Up to two tiles of rows are loaded for all sets of a span. */
+/* A step of a set: a tile of weights with all rows; if look, those of l are looked up meanwhile. Up
+ * to two tiles of rows are loaded for all sets of a span. */
 V_INLINE void turned_dot(turned *w, const turned_block *b, int groups, int n_tiles, int set,
                          int64_t step, int64_t slot, bool look, turned_lookup l)
 {
